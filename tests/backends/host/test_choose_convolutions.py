@@ -9,8 +9,8 @@ import pytest
 from tests.backends.host.row_kernels import only_group
 
 import graft
-from graft.backends.host.choose_algorithm import choose_algorithm
 from graft.backends.host.group import Winograd
+from graft.backends.host.templates import choose_algorithm
 from graft.base.dims import symbol
 from graft.byoc.executable import Accuracy
 from graft.ir.builder import Builder

@@ -96,7 +96,7 @@ def test_residuals_stay_in_blocks() -> None:
         x = n("nn.relu", n("add", n.conv(n("nn.relu", n.conv(x, 32, 3)), 32, 3), x))
     graph = n.graph(x)
     assert _copies(assemble(graph, TARGET)) == 2  # the user's image in, and out
-    assert all(way.block == 16 for way in _layout(graph).ways.values())
+    assert all(one.block == 16 for one in _layout(graph).candidates.values())
 
 
 def test_a_copy_is_paid_for_once() -> None:
@@ -144,7 +144,9 @@ def test_networks_are_blocked_throughout(name: str, copies: int, models_dir: Pat
     constants = _constants(graph)
     layout = choose_layout(graph, constants, TARGET)  # type: ignore[arg-type]
     assert layout.plan.exact
-    convolutions = [w for n, w in layout.ways.items() if "conv2d" in getattr(n.attrs, "label", "")]
+    convolutions = [
+        w for n, w in layout.candidates.items() if "conv2d" in getattr(n.attrs, "label", "")
+    ]
     assert convolutions
     assert all(way.block for way in convolutions)
     assembly = assemble(graph, TARGET)

@@ -9,11 +9,11 @@ import pytest
 from tests.backends.host import row_kernels
 from tests.backends.host.row_kernels import AVX2, Case, check, made, results
 
-from graft.backends.host.choose_algorithm import choose_algorithm
 from graft.backends.host.group import Strassen
 from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.strassen import chunk_depth, pack_quarters
+from graft.backends.host.templates import choose_algorithm
 from graft.base.dtypes import DType
 from graft.byoc.executable import Accuracy
 from graft.ir.builder import Builder

@@ -13,7 +13,7 @@ from tests.backends.host.images import case, check
 
 import graft
 import graft.ops
-from graft.backends.host import choose_algorithm
+from graft.backends.host import layout
 from graft.backends.host.group import Winograd
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_matrices import (
@@ -95,9 +95,15 @@ def test_error_is_within_the_stated_bound(
     stride: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    choices = {"nn.conv2d": lambda _group, _target: Winograd(tile)}
-    monkeypatch.setattr(choose_algorithm, "_CHOICES", choices)
+    _choose(Winograd(tile), monkeypatch)
     _check_error(_layer(shape, outputs, (pad,) * 4, stride), shape, threads, BOUND[tile])
+
+
+def _choose(algorithm: Winograd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute all anchors by the algorithm."""
+    monkeypatch.setattr(
+        layout, "choose_algorithm", lambda group, *_: replace(group, algorithm=algorithm)
+    )
 
 
 def _check_error(
@@ -130,8 +136,7 @@ def test_error_with_other_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Tiles of two with five or seven taps have as many nodes as tiles of four with fewer."""
-    choices = {"nn.conv2d": lambda _group, _target: Winograd(tile)}
-    monkeypatch.setattr(choose_algorithm, "_CHOICES", choices)
+    _choose(Winograd(tile), monkeypatch)
     padding = tuple(taps // 2 if is_padded else 0 for taps in kernel) * 2
     bound = BOUND_OF_SEVEN_TAPS if max(kernel) == 7 else BOUND[4]
     _check_error(_layer(shape, outputs, padding, kernel=kernel), shape, threads, bound)
@@ -243,8 +248,7 @@ def test_strided(
 
 @pytest.mark.parametrize("tile", BOUND)
 def test_strided_at_every_size(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    choices = {"nn.conv2d": lambda _group, _target: Winograd(tile)}
-    monkeypatch.setattr(choose_algorithm, "_CHOICES", choices)
+    _choose(Winograd(tile), monkeypatch)
     g = Builder()
     x = g.input("x", tensor("float32", symbol("n"), 32, symbol("h"), symbol("w")))
     weight = GENERATOR.standard_normal((48, 32, 3, 3), dtype=np.float32) / np.float32(64)

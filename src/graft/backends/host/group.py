@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from graft.backends.host.storage import is_image
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.types import TensorType
@@ -95,6 +96,11 @@ class Group:
         """What the group reads: values of the graph and constants of its own, each once."""
         inside = {value for node in self.nodes for value in node.outputs}
         return tuple(dict.fromkeys(v for node in self.nodes for v in node.args if v not in inside))
+
+    def images(self) -> list[Value]:
+        """The operands that may be images in blocks of channels."""
+        reads = (value for value in self.reads() if value not in self.constants)
+        return [value for value in reads if is_image(self.outer(value))]
 
 
 def group_of(node: Node, constants: Mapping[Value, Literal]) -> Group:

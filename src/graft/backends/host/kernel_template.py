@@ -1,18 +1,21 @@
-"""What a kernel is for, declared once: the groups it computes and how their tensors may lie.
+"""What a kernel is for, declared once: the groups it computes, their layouts, and what that costs.
 
-A template declares the operators that it anchors on, the layout and dtypes of its tensors, which
-operands have to be constant, and its schedule space; a function checks what remains of a group and
-returns a *plan*, which writes the kernel when it is called. Fusion, layout choice, dispatch and
-`strict` compilation ask `match` whether there is a kernel; only dispatch calls the plan.
+A template declares the operators that it anchors on, the layouts and dtypes of its tensors, which
+operands have to be constant, its schedule space, its cost and the algorithms to choose from; a
+function checks what remains of a group and returns a *plan*, which writes the kernel when it is
+called. Fusion, layout choice, dispatch and `strict` compilation ask `match` whether there is a
+kernel; only dispatch calls the plan. Layout choice compares the `cost` of the `layouts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
-from graft.backends.host.group import Group
+from graft.backends.host.cost import Cost, streamed_cost
+from graft.backends.host.group import Algorithm, Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
@@ -36,6 +39,11 @@ HELD = frozenset(
 # Writes the kernel of a group that a template has accepted.
 Plan = Callable[[], Kernel]
 Matcher = Callable[[Group, Stores, Target], "Plan | Refusal"]
+# For a result in blocks of so many channels (0: row-major), the layouts in which operands can be
+# read: per candidate, the blocks of some operands, best first. Other images have the result's.
+OperandLayouts = Callable[[Group, int], Iterable[Mapping[Value, tuple[int, ...]]]]
+# How the anchor of a group is best computed, or why as its definition says.
+AlgorithmChoice = Callable[[Group, Target], "Algorithm | Refusal"]
 
 
 class Layout(Enum):
@@ -60,8 +68,9 @@ class KernelTemplate:
     `alone`. `dtypes` are those of the anchor's result and `tensors` those of all tensors, where
     they matter; operands at the positions `constants` have to be constants. `symbolic` extents
     become scalars of the kernel. Tensors without elements are for templates that take `empty` ones.
-    `schedule` is the class whose fields a search may vary. `plan` decides on all that the
-    declaration leaves open.
+    `schedule` is the class whose fields a search may vary. `layouts` and `cost` are what layout
+    choice compares; of several templates for one anchor, one declares them. `algorithm` chooses
+    among several for the anchor. `plan` decides on all that the declaration leaves open.
     """
 
     name: str
@@ -75,6 +84,9 @@ class KernelTemplate:
     symbolic: bool = True
     empty: bool = False
     schedule: type | None = None
+    layouts: OperandLayouts | None = None
+    cost: Cost = streamed_cost
+    algorithm: AlgorithmChoice | None = None
 
     def is_for(self, group: Group, layout: Layout) -> bool:
         """Whether the template is for such operators, layouts and extents at all."""
@@ -151,27 +163,16 @@ class KernelTemplate:
 
 
 def kernel_template(
-    anchors: Iterable[str] | Pattern,
-    layout: Layout,
-    *,
-    dtypes: frozenset[DType] | None = None,
-    tensors: frozenset[DType] | None = None,
-    constants: tuple[int, ...] = (),
-    alone: bool = False,
-    symbolic: bool = True,
-    empty: bool = False,
-    schedule: type | None = None,
+    anchors: Iterable[str] | Pattern, layout: Layout, **declared: Any
 ) -> Callable[[Matcher], KernelTemplate]:
-    """Declare the kernel that a function plans."""
+    """Declare the kernel that a function plans; `declared` are fields of `KernelTemplate`."""
     names = anchors if isinstance(anchors, Pattern) else frozenset(anchors)
+    return lambda plan: KernelTemplate(plan.__name__, plan, names, layout, **declared)
 
-    def declare(plan: Matcher) -> KernelTemplate:
-        return KernelTemplate(
-            *(plan.__name__, plan, names, layout, dtypes, tensors, constants),
-            *(alone, symbolic, empty, schedule),
-        )
 
-    return declare
+def same_blocks(_group: Group, block: int) -> Iterable[Mapping[Value, tuple[int, ...]]]:
+    """The layouts of a kernel that makes blocks from images in the same blocks."""
+    return ({},) if block else ()
 
 
 def plan_of(group: Group, stores: Stores, body: Callable[[Parameters], Stmt]) -> Plan:

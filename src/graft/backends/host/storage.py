@@ -22,6 +22,7 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Value
 from graft.loop.ir import Buffer, Const, Expr
+from graft.ops.integer import BYTES
 from graft.program.program import ALIGNMENT
 from graft.runtime.memory import address_of, aligned_empty
 
@@ -142,6 +143,30 @@ def shape_of(value: Value) -> tuple[Dim, ...]:
     if shape is None or len(known) < len(shape):
         raise InternalError(f"the shape of %{value.name} is known only from data")
     return known
+
+
+def is_image(value: Value) -> bool:
+    """Whether blocks of channels are possible at all."""
+    shape = value.shape
+    if value.dtype not in (*BYTES, DType.FLOAT32) or shape is None:
+        return False
+    known = not any(isinstance(dim, Unknown) for dim in shape)
+    return known and len(shape) == 4 and 0 not in shape and isinstance(shape[1], int)
+
+
+def channel_count(image: Value) -> int:
+    """The channels of an image."""
+    channels = shape_of(image)[1]
+    assert isinstance(channels, int)
+    return channels
+
+
+def blocks_for(image: Value) -> tuple[int, ...]:
+    """The block sizes that kernels may make an image in, best first.
+
+    The last block of an image of floats need not be full."""
+    whole = tuple(block for block in BLOCKS if channel_count(image) % block == 0)
+    return whole if image.dtype in BYTES else BLOCKS
 
 
 def row_major(value: Value) -> Storage:

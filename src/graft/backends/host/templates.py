@@ -1,8 +1,9 @@
-"""The kernel templates in order of preference: which one takes a group, or why none does."""
+"""The kernel templates in order of preference, and what compilation asks of their declarations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
@@ -35,6 +36,8 @@ from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.kernels.suppression import suppression
 from graft.backends.host.kernels.totals import totals
 from graft.backends.host.kernels.winograd import winograd
+from graft.byoc.executable import Accuracy
+from graft.ir.graph import Value
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -63,6 +66,38 @@ def refusal(group: Group, stores: Stores, target: Target) -> Refusal | None:
     """Why no template takes the group, if none does. No kernel is written."""
     plan = _first_plan(_BY_EFFORT, group, stores, target)
     return plan if isinstance(plan, Refusal) else None
+
+
+def choose_algorithm(group: Group, target: Target, accuracy: Accuracy) -> Group:
+    """The group with the algorithm of its anchor; strict accuracy keeps to the definition.
+
+    The choice is made before layouts are: how wide a halo an image needs follows from it."""
+    if group.anchor is None or accuracy is Accuracy.STRICT:
+        return group
+    choices = (one.algorithm for one in TEMPLATES if one.is_for(group, one.layout))
+    choose = next((one for one in choices if one is not None), None)
+    algorithm = Refusal("there is no other") if choose is None else choose(group, target)
+    return group if isinstance(algorithm, Refusal) else replace(group, algorithm=algorithm)
+
+
+def layouts_for(
+    group: Group, block: int, target: Target
+) -> list[tuple[Mapping[Value, tuple[int, ...]], float]]:
+    """The layouts of operands in which kernels of images make such blocks, and what each costs."""
+    images = (one for one in TEMPLATES if one.layouts and one.is_for(group, Layout.BLOCKED))
+    for template in images:
+        candidates = list(template.layouts(group, block)) if template.layouts else []
+        if candidates:
+            cost = template.cost(group, block, target)
+            return [(blocks, cost) for blocks in candidates]
+    return []
+
+
+def row_major_cost(group: Group, target: Target) -> float:
+    """What the kernel of row-major tensors costs; it is the schedule's where no other is named."""
+    rows = (one for one in TEMPLATES if one.is_for(group, Layout.ROW_MAJOR))
+    named = (one for one in rows if isinstance(one.anchors, frozenset))
+    return next(named, expression).cost(group, 0, target)
 
 
 def _first_plan(

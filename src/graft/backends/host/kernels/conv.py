@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
 
+from graft.backends.host.cost import typical
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.border import Bordered
+from graft.backends.host.kernels.conv_cost import choose_convolution, conv_cost, conv_layouts
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
     INTEGER,
@@ -64,7 +66,6 @@ from graft.backends.host.kernels.integer_weights import (
 from graft.backends.host.kernels.tile import Run, Tile, runs
 from graft.backends.host.point import BlockedPoint, minus, modulo, over, plus, times
 from graft.backends.host.storage import Storage, covers
-from graft.backends.host.typical import typical
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node, Value
 from graft.loop.ir import (
@@ -103,6 +104,9 @@ ENOUGH_JOBS = 32
     dtypes=frozenset({DType.FLOAT32, DType.INT32}),
     constants=(1,),
     schedule=ConvSchedule,
+    layouts=conv_layouts,
+    cost=conv_cost,
+    algorithm=choose_convolution,
 )
 def conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A convolution, transposed or not, with whatever follows it."""

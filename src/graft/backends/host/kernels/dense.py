@@ -8,6 +8,7 @@ Bytes are multiplied four inputs at a time, see `integer_weights.py`.
 
 from __future__ import annotations
 
+import math
 from functools import partial, reduce
 
 import numpy as np
@@ -30,10 +31,11 @@ from graft.backends.host.kernels.product import (
     Spot,
     default_schedule,
 )
-from graft.backends.host.kernels.strassen import StrassenProduct, pack_quarters
+from graft.backends.host.kernels.strassen import StrassenProduct, chunk_depth, pack_quarters
 from graft.backends.host.kernels.strassen import default_schedule as strassen_schedule
 from graft.backends.host.kernels.views import total, unflattened
 from graft.backends.host.point import times
+from graft.backends.host.storage import static_shape
 from graft.base.dtypes import Array, DType
 from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Load, Ramp, Stmt
 from graft.rewrite.rule import Refusal
@@ -42,12 +44,28 @@ from graft.target.target import Target
 INTEGER = "qnn.dense"
 
 
+def choose_product(group: Group, target: Target) -> Strassen | Refusal:
+    """Strassen's algorithm for a dense layer where it is possible and pays."""
+    anchor = group.sole_anchor
+    data, literal = anchor.args[0], group.constants.get(anchor.args[1])
+    if literal is None or anchor.op.name != "nn.dense" or not data.tensor.is_static:
+        return Refusal("the weights are not constant, or the rows not counted")
+    units, inputs = literal.array.shape
+    *items, rows, _ = (1, *static_shape(data))
+    if len(items) < 2 or math.prod(items) != 1:
+        # Strassen's sums mix rows, so that a NaN in one spoils another
+        return Refusal("the rows may belong to several items of a batch")
+    chunk = chunk_depth(target, data.dtype, rows, units, inputs)
+    return Strassen(chunk) if chunk else Refusal("plain sums are cheaper")
+
+
 @kernel_template(
     ("nn.dense", INTEGER),
     Layout.ROW_MAJOR,
     dtypes=FLOATS | {DType.INT32},
     constants=(1,),
     schedule=ProductSchedule,
+    algorithm=choose_product,
 )
 def dense(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A dense layer with constant weights and whatever follows it."""

@@ -47,12 +47,12 @@ from graft.loop.ir import (
     Var,
 )
 from graft.loop.traverse import map_expr, map_stmt, walk_all
+from graft.ops.integer import BYTES
 from graft.ops.pointwise import SCALAR_DTYPES
 from graft.target.target import Target
 
 # What an image may be of, and what may be computed with on the way to it.
-BYTES = frozenset({DType.INT8, DType.UINT8})
-_IMAGES = SCALAR_DTYPES | BYTES
+_IMAGES = SCALAR_DTYPES.union(BYTES)
 _READABLE = _IMAGES | {DType.BOOL, DType.INT32}
 
 
@@ -69,6 +69,20 @@ def group_lanes(target: Target, group: Group, block: int) -> int:
     values = (value for node in group.nodes for value in (*node.args, *node.outputs))
     widest = max((value.dtype for value in values), key=lambda dtype: dtype.bits)
     return vector_lanes(target, widest, block)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSchedule:
+    """What a search may vary: lanes of a vector and pixels side by side."""
+
+    lanes: int
+    pixels: int
+
+    @staticmethod
+    def of(target: Target, group: Group, block: int) -> ImageSchedule:
+        """A few vectors side by side keep enough loads under way; more do not speed memory up."""
+        lanes = group_lanes(target, group, block)
+        return ImageSchedule(lanes, max(1, 4 * lanes // block))
 
 
 def shared(parts: Sequence[tuple[Var, Expr | int]], body: Stmt) -> Stmt:

@@ -249,23 +249,24 @@ class _Assembler:
         return False
 
     def operand_stores(self, group: Group) -> dict[Value, Storage]:
-        """The storage in which the group reads each of its operands: as it is, if that will do."""
-        way = self.layout.ways.get(group.node)
-        wanted = {want.value: want.blocks for want in way.wants} if way else {}
+        """The storage in which a group reads each operand: one that it already has, if any fits."""
+        candidate = self.layout.candidates.get(group.node)
+        requirements = candidate.requirements if candidate else ()
+        required = {one.value: one.blocks for one in requirements}
         stores: dict[Value, Storage] = {}
         for value in group.reads():
             if value in group.constants:
                 continue
             outer = group.outer(value)
-            blocks = wanted.get(outer, (0,))
+            blocks = required.get(outer, (0,))
             needs_halo = group.anchor is not None and value is group.anchor.args[0]
             there = {
                 one.block: one
                 for one in self.homes[outer]
                 if not needs_halo or covers(one.halo, self.layout.stored(outer, one.block).halo)
             }
-            at_hand = (there[block] for block in blocks if block in there)
-            stores[outer] = next(at_hand, None) or self.layout.stored(outer, blocks[0])
+            fitting = (there[block] for block in blocks if block in there)
+            stores[outer] = next(fitting, None) or self.layout.stored(outer, blocks[0])
         return stores
 
     def current(self, value: Value) -> Storage:

@@ -12,13 +12,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from graft.backends.host.cost import element_cost, group_flops, streamed_cost
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Packing, Stores
 from graft.backends.host.kernel_template import HELD, Layout, Pattern, Plan, kernel_template
+from graft.backends.host.kernels.conv_plan import CONVOLUTIONS
 from graft.backends.host.kernels.expression.loops import ExpressionSchedule
 from graft.backends.host.kernels.expression.schedule import CannotScheduleError, default_variants
 from graft.backends.host.kernels.expression.views import view_of
+from graft.backends.host.kernels.images.channel_norm import CHANNEL_NORM
+from graft.backends.host.kernels.images.resize import NEAREST
 from graft.backends.host.storage import Storage
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
@@ -37,12 +41,31 @@ from graft.ops.expression import Table, Unexpressed, by_index, express, express_
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
+# Anchors whose elements are computed one by one here.
+_BY_ELEMENT = ("nn.max_pool2d", "nn.avg_pool2d", CHANNEL_NORM)
 # What can be read and written: numbers of a byte and less besides what is computed with.
 STORED = HELD | {*NARROW_FLOATS, *NARROW_INTEGERS}
 
 
+def _cost(group: Group, block: int, target: Target) -> float:
+    """One pass over memory, but for windows on row-major images, which have no vectors."""
+    anchor = group.anchor
+    name = "" if anchor is None else anchor.op.name
+    if name in CONVOLUTIONS:
+        machine = target.machine
+        return machine.meeting_cycles + group_flops(group) / (2 * machine.vector_fmas)
+    interpolates = name == "resize" and anchor is not None and anchor.attrs.method != NEAREST
+    by_element = name in _BY_ELEMENT or interpolates
+    return (element_cost if by_element else streamed_cost)(group, block, target)
+
+
 @kernel_template(
-    Pattern.ANY, Layout.ROW_MAJOR, tensors=STORED, empty=True, schedule=ExpressionSchedule
+    Pattern.ANY,
+    Layout.ROW_MAJOR,
+    tensors=STORED,
+    empty=True,
+    schedule=ExpressionSchedule,
+    cost=_cost,
 )
 def expression(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Any group whose nodes all have expressions."""

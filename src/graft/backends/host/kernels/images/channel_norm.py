@@ -11,7 +11,14 @@ from dataclasses import replace
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template, plan_of
+from graft.backends.host.kernel_template import (
+    FLOATS,
+    Layout,
+    Plan,
+    kernel_template,
+    plan_of,
+    same_blocks,
+)
 from graft.backends.host.kernels.image import (
     ImageWriter,
     group_lanes,
@@ -32,7 +39,7 @@ from graft.target.target import Target
 CHANNEL_NORM = "nn.channel_norm"
 
 
-@kernel_template((CHANNEL_NORM,), Layout.BLOCKED, dtypes=FLOATS)
+@kernel_template((CHANNEL_NORM,), Layout.BLOCKED, dtypes=FLOATS, layouts=same_blocks)
 def channel_norm(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A normalisation over channels with whatever follows it."""
     anchor = group.sole_anchor

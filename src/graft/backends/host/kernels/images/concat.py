@@ -8,7 +8,7 @@ side's blocks cut.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -28,7 +28,7 @@ from graft.backends.host.kernels.image import (
     vector_lanes,
 )
 from graft.backends.host.point import BlockedPoint
-from graft.backends.host.storage import Storage, shape_of
+from graft.backends.host.storage import BLOCKS, Storage, shape_of
 from graft.ir.graph import Node, Value
 from graft.loop.ir import Binary, BinaryKind, Block, Compare, CompareKind, Const, Expr, If, Stmt
 from graft.rewrite.rule import Refusal
@@ -42,7 +42,14 @@ class ConcatSchedule:
     vectors: int = 4
 
 
-@kernel_template(("concatenate",), Layout.BLOCKED, schedule=ConcatSchedule)
+def _layouts(group: Group, block: int) -> Iterator[Mapping[Value, tuple[int, ...]]]:
+    """Images joined along their channels may be in any blocks, or in rows."""
+    anchor = group.sole_anchor
+    if block and anchor.attrs.axis % 4 == 1:
+        yield dict.fromkeys(anchor.args, (block, *BLOCKS, 0))
+
+
+@kernel_template(("concatenate",), Layout.BLOCKED, schedule=ConcatSchedule, layouts=_layouts)
 def image_concat(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Images joined along axis 1 with whatever follows."""
     anchor = group.sole_anchor

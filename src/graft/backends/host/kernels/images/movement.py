@@ -13,19 +13,20 @@ on it. The threads share the rows of the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from graft.backends.host.cost import copied_cost
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Pattern, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
+    ImageSchedule,
     ImageWriter,
-    group_lanes,
     needed,
     no_image,
     not_pointwise,
@@ -33,7 +34,7 @@ from graft.backends.host.kernels.image import (
     operands,
 )
 from graft.backends.host.point import BlockedPoint, modulo, plus, times
-from graft.backends.host.storage import Storage, shape_of
+from graft.backends.host.storage import BLOCKS, Storage, is_image, shape_of
 from graft.base.dims import substitute, symbols_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError
@@ -216,21 +217,20 @@ def _repeated(part: Array, inside: tuple[Array, Array], periods: tuple[int, int]
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class MovementSchedule:
-    """What a search may vary: lanes of a vector and pixels side by side."""
-
-    lanes: int
-    pixels: int
-
-
-def default_schedule(target: Target, group: Group, block: int) -> MovementSchedule:
-    """A few vectors side by side keep enough loads under way."""
-    lanes = group_lanes(target, group, block)
-    return MovementSchedule(lanes, max(1, 4 * lanes // block))
+def _layouts(group: Group, block: int) -> Iterator[Mapping[Value, tuple[int, ...]]]:
+    """The image that is moved may be in any blocks."""
+    source = _moved_image(group) if block else None
+    if source is not None and is_image(group.outer(source)):
+        yield {source: (block, *(one for one in BLOCKS if one != block))}
 
 
-@kernel_template(Pattern.ANY, Layout.BLOCKED, schedule=MovementSchedule)
+@kernel_template(
+    Pattern.ANY,
+    Layout.BLOCKED,
+    schedule=ImageSchedule,
+    layouts=_layouts,
+    cost=copied_cost,
+)
 def image_movement(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Movement of one image, with any number of results or pointwise nodes behind it."""
     results = [stores[value] for value in group.node.outputs]
@@ -246,14 +246,14 @@ def image_movement(group: Group, stores: Stores, target: Target) -> Plan | Refus
     def body(parameters: Parameters) -> Stmt:
         loops: list[Stmt] = []
         for number, (end, map_) in enumerate(maps.items()):
-            schedule = default_schedule(target, group, results[number].block)
+            schedule = ImageSchedule.of(target, group, results[number].block)
             loops.append(_Writer(parameters, schedule, number, end, map_).body())
         return Block(tuple(loops))
 
     return plan_of(group, stores, body)
 
 
-def moves_image(group: Group) -> Value | None:
+def _moved_image(group: Group) -> Value | None:
     """The image that a group moves and can move in blocks, if there is one."""
     if not any(node.op.kind is Kind.INJECTIVE for node in group.nodes):
         return None
@@ -312,7 +312,7 @@ class _Writer(ImageWriter):
     def __init__(
         self,
         parameters: Parameters,
-        schedule: MovementSchedule,
+        schedule: ImageSchedule,
         number: int,
         end: Value,
         map_: PixelMap,

@@ -6,14 +6,19 @@ result; several pixels are computed side by side to keep loads under way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernel_template import Layout, Pattern, Plan, kernel_template, plan_of
+from graft.backends.host.kernel_template import (
+    Layout,
+    Pattern,
+    Plan,
+    kernel_template,
+    plan_of,
+    same_blocks,
+)
 from graft.backends.host.kernels.image import (
+    ImageSchedule,
     ImageWriter,
-    group_lanes,
     no_image,
     not_pointwise,
     not_readable,
@@ -24,21 +29,7 @@ from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 
-@dataclass(frozen=True, slots=True)
-class PointwiseSchedule:
-    """What a search may vary: lanes of a vector and pixels side by side."""
-
-    lanes: int
-    pixels: int
-
-
-def default_schedule(target: Target, group: Group, block: int) -> PointwiseSchedule:
-    """A few vectors side by side: more do not make memory faster."""
-    lanes = group_lanes(target, group, block)
-    return PointwiseSchedule(lanes, max(1, 4 * lanes // block))
-
-
-@kernel_template(Pattern.POINTWISE, Layout.BLOCKED, schedule=PointwiseSchedule)
+@kernel_template(Pattern.POINTWISE, Layout.BLOCKED, schedule=ImageSchedule, layouts=same_blocks)
 def image_pointwise(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Pointwise nodes and nothing else."""
     result = stores[group.output]
@@ -50,14 +41,14 @@ def image_pointwise(group: Group, stores: Stores, target: Target) -> Plan | Refu
     )
     if reason:
         return Refusal(reason)
-    schedule = default_schedule(target, group, result.block)
+    schedule = ImageSchedule.of(target, group, result.block)
     return plan_of(group, stores, lambda p: _Writer(p, schedule).body())
 
 
 class _Writer(ImageWriter):
     """Writes the loop nest of one group."""
 
-    def __init__(self, parameters: Parameters, schedule: PointwiseSchedule) -> None:
+    def __init__(self, parameters: Parameters, schedule: ImageSchedule) -> None:
         super().__init__(parameters, schedule.lanes)
         self.pixels = schedule.pixels
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of, same_blocks
 from graft.backends.host.kernels.image import (
-    BYTES,
     ImageWriter,
     group_lanes,
     needed,
@@ -51,6 +50,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.ops.integer import BYTES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -186,7 +186,7 @@ def neutral(kind: BinaryKind, dtype: DType) -> float | int:
     return -1 << dtype.bits - 1 if dtype.is_signed_integer else 0
 
 
-@kernel_template(_COMBINED, Layout.BLOCKED, schedule=PoolSchedule)
+@kernel_template(_COMBINED, Layout.BLOCKED, schedule=PoolSchedule, layouts=same_blocks)
 def pool2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A maximum or mean under windows with whatever is fused with it."""
     anchor = group.sole_anchor

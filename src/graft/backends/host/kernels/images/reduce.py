@@ -11,6 +11,7 @@ lanes last.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -39,9 +40,9 @@ from graft.backends.host.point import (
     plus,
     times,
 )
-from graft.backends.host.storage import Storage, shape_of
+from graft.backends.host.storage import BLOCKS, Storage, shape_of
 from graft.base.dtypes import DType
-from graft.ir.graph import Node
+from graft.ir.graph import Node, Value
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -87,7 +88,20 @@ def default_schedule(target: Target, dtype: DType, block: int) -> ReduceSchedule
     return ReduceSchedule(vector_lanes(target, dtype, block), target.vector_registers // 2)
 
 
-@kernel_template(REDUCTIONS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule)
+def _layouts(group: Group, block: int) -> Iterator[Mapping[Value, tuple[int, ...]]]:
+    """The image whose pixels or channels are reduced to rows may be in any blocks."""
+    anchor = group.sole_anchor
+    if block or not reduces_image(anchor, PIXELS, CHANNELS):
+        return
+    shape = anchor.args[0].shape
+    same = [value for value in group.images() if group.outer(value).shape == shape]
+    if len(same) == 1:
+        yield {same[0]: (0, *BLOCKS)}
+
+
+@kernel_template(
+    REDUCTIONS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule, layouts=_layouts
+)
 def image_reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A reduction over rows and columns with whatever is fused with it."""
     block = reduced_block(group, stores, PIXELS)

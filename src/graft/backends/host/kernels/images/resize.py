@@ -16,10 +16,10 @@ import numpy as np
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernel_template import Layout, Plan, kernel_template
+from graft.backends.host.kernel_template import Layout, Plan, kernel_template, same_blocks
 from graft.backends.host.kernels.image import (
+    ImageSchedule,
     ImageWriter,
-    group_lanes,
     no_image,
     not_readable,
     unfit_epilogue,
@@ -56,21 +56,7 @@ NEAREST = "nearest_neighbor"
 MOST_TAPS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeSchedule:
-    """What a search may vary: lanes of a vector and pixels side by side."""
-
-    lanes: int
-    pixels: int
-
-
-def default_schedule(target: Target, group: Group, block: int) -> ResizeSchedule:
-    """A few vectors side by side keep enough loads under way."""
-    lanes = group_lanes(target, group, block)
-    return ResizeSchedule(lanes, max(1, 4 * lanes // block))
-
-
-@kernel_template(("resize",), Layout.BLOCKED, schedule=ResizeSchedule)
+@kernel_template(("resize",), Layout.BLOCKED, schedule=ImageSchedule, layouts=same_blocks)
 def image_resize(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A resized image with whatever follows."""
     anchor = group.sole_anchor
@@ -85,7 +71,7 @@ def image_resize(group: Group, stores: Stores, target: Target) -> Plan | Refusal
         return Refusal(str(error))
     if axes[0].count * axes[1].count > MOST_TAPS:
         return Refusal(f"a pixel is made of {axes[0].count * axes[1].count} others")
-    schedule = default_schedule(target, group, result.block)
+    schedule = ImageSchedule.of(target, group, result.block)
     return lambda: parameters.kernel(_Writer(parameters, schedule, anchor, axes).body())
 
 
@@ -184,7 +170,7 @@ class _Writer(ImageWriter):
     def __init__(
         self,
         parameters: Parameters,
-        schedule: ResizeSchedule,
+        schedule: ImageSchedule,
         anchor: Node,
         axes: tuple[_Axis, _Axis],
     ) -> None:

@@ -1,0 +1,170 @@
+"""What a convolution costs, by layout and by algorithm, and the algorithm that costs least.
+
+Estimates in cycles of one core, derived from the machine's numbers. A convolution is summed
+directly or by Winograd's algorithm with tiles of some size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graft.backends.host.cost import group_flops, typical_shape
+from graft.backends.host.group import Group, Winograd
+from graft.backends.host.kernels.conv_plan import INTEGER, computed_rows, halo, unfit_extents
+from graft.backends.host.kernels.conv_schedule import ConvExtents, conv_cycles
+from graft.backends.host.kernels.integer_weights import QUAD
+from graft.backends.host.kernels.winograd_matrices import STRIDES, TILES, tiles_along, transforms
+from graft.backends.host.kernels.winograd_matrices import halo as tiled_halo
+from graft.backends.host.kernels.winograd_schedule import (
+    WinogradExtents,
+    default_schedule,
+    winograd_cycles,
+)
+from graft.backends.host.storage import BLOCKS, Halo, blocks_for, channel_count, is_image
+from graft.base.dims import UNKNOWN
+from graft.base.dtypes import DType
+from graft.ir.graph import Node, Value
+from graft.rewrite.rule import Refusal
+from graft.target.register_tile import stream_cycles
+from graft.target.target import Target
+
+_EFFICIENCY = 0.9  # of convolutions, as a share of the machine's peak
+_FEW_CHANNELS = 8  # an image of fewer, as networks are given, can be one single block
+_LEAST_CHANNELS = 16  # that Winograd's algorithm is worth its transforms for
+_FLOAT = 4  # bytes
+
+
+def conv_layouts(group: Group, block: int) -> Iterator[Mapping[Value, tuple[int, ...]]]:
+    """The blocks in which a convolution's data may be read."""
+    data = group.sole_anchor.args[0]
+    if not block or not is_image(group.outer(data)):
+        return
+    few = channel_count(data) < _FEW_CHANNELS or not blocks_for(data)
+    sizes = (*((channel_count(data),) if few else ()), *blocks_for(data))
+    for size in sizes:
+        yield {data: (size, *sizes)}
+
+
+def conv_cost(group: Group, block: int, target: Target) -> float:
+    """Cycles of a convolution that makes such blocks, those of the last block's lanes included."""
+    machine, lanes = target.machine, min(block, target.lanes(DType.FLOAT32))
+    channels = channel_count(group.node.output)
+    padded = -(-channels // block) * block / channels
+    rate = machine.with_vectors(32 * lanes).vector_fmas * lanes * 2 * _EFFICIENCY
+    speedup = QUAD if group.sole_anchor.op.name == INTEGER else 1
+    return machine.meeting_cycles + group_flops(group) * padded / (rate * speedup)
+
+
+def choose_convolution(group: Group, target: Target) -> Winograd | Refusal:
+    """Winograd's algorithm where it is possible and pays, with its cheapest tile."""
+    layer = _layer(group)
+    if isinstance(layer, Refusal):
+        return layer
+    tile = min((0, *TILES[layer.kernel]), key=lambda tile: algorithm_cycles(layer, tile, target))
+    return Winograd(tile) if tile else Refusal("direct summation is cheaper")
+
+
+def _layer(group: Group) -> Layer | Refusal:
+    """The convolution's extents, if the algorithm is possible."""
+    conv = group.sole_anchor
+    literal = group.constants.get(conv.args[1])
+    if literal is None or conv.op.name != "nn.conv2d" or conv.output.dtype is not DType.FLOAT32:
+        return Refusal("it is no convolution by constant weights of float32")
+    weight = literal.array
+    if not _is_plain(conv, weight.shape[2:]):
+        return Refusal("it has no such kernel, or not such steps")
+    outputs, inputs = weight.shape[:2]
+    if (conv.args[0].tensor.shape or ())[1:2] != (inputs,):
+        return Refusal("the number of channels is not known to be that of the weights")
+    if min(outputs, inputs) < _LEAST_CHANNELS:
+        return Refusal("there are too few channels")
+    reason = unfit_extents(conv, weight.shape[2:])
+    if reason is not None:
+        return Refusal(reason)
+    batch, _, rows, columns = typical_shape(conv.output)
+    kernel, extents = weight.shape[2:], typical_shape(conv.args[0])[2:]
+    direct = _bordered(extents, halo(conv, kernel))
+    border = {tile: _bordered(extents, tiled_halo(conv, tile)) - direct for tile in TILES[kernel]}
+    dilation, computed = conv.attrs.dilation, computed_rows(conv, kernel, extents[0], rows)
+    stride: int = conv.attrs.strides[0]
+    return Layer(batch, inputs, outputs, rows, columns, kernel, stride, dilation, computed, border)
+
+
+def _bordered(extents: Sequence[int], border: Halo) -> int:
+    """The pixels of an image with a halo."""
+    top, left, bottom, right = border
+    return (extents[0] + top + bottom) * (extents[1] + left + right)
+
+
+def _is_plain(conv: Node, kernel: tuple[int, int]) -> bool:
+    attrs, shapes = conv.attrs, (conv.output.shape, conv.args[0].shape)
+    known = all(shape is not None and UNKNOWN not in shape for shape in shapes)
+    down, across = attrs.strides
+    in_steps = down == across and down in STRIDES.get(kernel, ())
+    in_steps = in_steps and (down == 1 or {*attrs.dilation} == {1})
+    return known and attrs.groups == 1 and in_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convolution, by its kernel and the extents of its result that matter."""
+
+    batch: int
+    inputs: int
+    outputs: int
+    rows: int
+    columns: int
+    kernel: tuple[int, int] = (3, 3)
+    stride: int = 1
+    dilation: tuple[int, int] = (1, 1)
+    computed_rows: float = 1.0  # share of the kernel's rows that direct summation looks at
+    border: Mapping[int, int] = field(default_factory=dict)  # pixels that tiles of a side read more
+
+
+def algorithm_cycles(layer: Layer, tile: int, target: Target) -> float:
+    """The cycles of a layer with tiles of that side; 0 is direct summation.
+
+    Four things add up. Products: per pair of channels, with 3x3 taps, 9 for each pixel, or
+    (tile + 2)² for each tile, more with a stride; where the image is no multiple of the tile, whole
+    tiles count, and zeros are written to the memory around the image. Transforms: per channel and
+    tile, so that they weigh the less the more channels there are. Weights: 9 or (tile + 2)² numbers
+    per pair of channels are read from memory once, and again for each further chunk of tiles, from
+    the last cache if they fit into it. Small images with many channels (512 at 7x7) have too
+    little work for the 36 numbers of F(4x4), and use the 16 of F(2x2) or the 9 of direct summation.
+    """
+    machine = target.machine
+    block = _block_for(layer.outputs, target)
+    lanes = min(target.lanes(DType.FLOAT32), block)
+    outputs = -(-layer.outputs // block) * block
+    if tile == 0:
+        extents = ConvExtents(
+            layer.inputs,
+            layer.kernel,
+            layer.rows,
+            layer.columns,
+            outputs // lanes,
+            block // lanes,
+        )
+        return layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
+    matrices = transforms(tile, layer.kernel, layer.stride)
+    sides = (matrices.down.out, matrices.across.out)
+    axes = zip((layer.rows, layer.columns), sides, layer.dilation, strict=True)
+    tiles = layer.batch * math.prod(tiles_along(*axis) for axis in axes)
+    winograd = WinogradExtents(matrices, tiles, layer.inputs, outputs, block)
+    schedule = default_schedule(target, lanes, winograd)
+    border = layer.batch * layer.border.get(tile, 0) * layer.inputs * _FLOAT
+    filled = stream_cycles(machine, border, len(machine.caches) - 1)
+    return winograd_cycles(target, winograd, schedule) + filled
+
+
+def _block_for(outputs: int, target: Target) -> int:
+    """The blocks in which so many channels are computed soonest, lanes of a last one included."""
+
+    def cycles(block: int) -> float:
+        lanes = min(target.lanes(DType.FLOAT32), block)
+        fmas = target.machine.with_vectors(32 * lanes).vector_fmas
+        return -(-outputs // block) * block / lanes / fmas
+
+    return min(BLOCKS, key=cycles)
