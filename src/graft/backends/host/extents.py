@@ -8,6 +8,7 @@ whoever calls the kernel computes it once, and no loop has to.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -24,7 +25,8 @@ from graft.base.dims import (
 )
 from graft.base.polynomials import Atom
 from graft.loop.index import index_of
-from graft.loop.ir import Expr, Function, Var
+from graft.loop.ir import Allocate, Buffer, Expr, Function, Stmt, Var
+from graft.loop.traverse import variables, variables_in, walk_stmt
 
 # Reasoning about sums of more terms than this takes longer than it is worth.
 MOST_TERMS = 4
@@ -56,14 +58,18 @@ class Extents:
         return self._scalar(count) if isinstance(count, IndexExpr) else count
 
     @property
-    def names(self) -> set[str]:
-        """The scalars so far."""
-        return set(self._scalars.values())
-
-    @property
     def scalars(self) -> tuple[Var, ...]:
         """The scalars so far, in order."""
         return tuple(map(Var, self._scalars.values()))
+
+    def mentioned(self, body: Stmt, buffers: Iterable[Buffer]) -> tuple[Var, ...]:
+        """The scalars that a body or the extents of buffers mention, in order."""
+        if not self._scalars:
+            return ()
+        allocated = (stmt.buffer for stmt in walk_stmt(body) if isinstance(stmt, Allocate))
+        extents = (extent for buffer in (*buffers, *allocated) for extent in buffer.extents)
+        names = variables_in(body).union(*map(variables, extents))
+        return tuple(var for var in self.scalars if var.name in names)
 
     def expr(self, dim: AnyDim) -> Expr:
         """An extent as an index expression; a long sum is one scalar."""

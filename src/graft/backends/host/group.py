@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from graft.backends.host.storage import is_image
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
+from graft.ir.op import Work
 from graft.ir.types import TensorType
 
 
@@ -88,9 +89,31 @@ class Group:
             f"{node.op.name}{algorithm if node is self.anchor else ''}" for node in self.nodes
         )
 
+    @property
+    def note(self) -> str:
+        """What the group is and where it comes from, for people who read its kernel."""
+        place = self.node.place.node if self.node.place else ""
+        return f"{self.label} {place or self.output.name}"
+
+    @property
+    def work(self) -> Work:
+        """The operations and bytes of the group."""
+        node = self.node
+        types = [value.type for value in node.args], [value.type for value in node.outputs]
+        return node.op.work(node.attrs, *types)
+
     def outer(self, value: Value) -> Value:
         """The graph's value that a value read by the group stands for."""
         return self.formal.get(value, value)
+
+    def leading_to(self, value: Value, known: Collection[Value] = ()) -> tuple[Node, ...]:
+        """The nodes that compute a value of the group from known ones."""
+        values, nodes = {value}, []
+        for node in reversed(self.nodes):
+            if node.output in values and node.output not in known:
+                nodes.append(node)
+                values.update(node.args)
+        return tuple(reversed(nodes))
 
     def reads(self) -> tuple[Value, ...]:
         """What the group reads: values of the graph and constants of its own, each once."""

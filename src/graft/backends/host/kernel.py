@@ -79,9 +79,10 @@ class Parameters:
         return self._constant(value, lambda array: array, name)
 
     def table(self, array: Array, name: str) -> Buffer:
-        """Numbers that the kernel itself brings along."""
-        storage = Storage(dtype_of(array.dtype), array.shape)
-        return self._append(storage, name, storage.pack(array))
+        """Numbers that the kernel itself brings along; a buffer has at least one element."""
+        numbers = array if array.size else np.zeros(1, array.dtype)
+        storage = Storage(dtype_of(numbers.dtype), numbers.shape)
+        return self._append(storage, name, storage.pack(numbers))
 
     def packed(self, value: Value, pack: Pack, name: str) -> Buffer:
         """A constant, packed for this kernel by a function that depends on types alone."""
@@ -138,12 +139,9 @@ class Parameters:
         return buffer
 
     def kernel(self, body: Stmt) -> Kernel:
-        """The finished kernel."""
-        node = self.group.node
-        types = [value.type for value in node.args]
-        work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
-        place = node.place.node if node.place else node.output.name
-        parameters: tuple[Buffer | Var, ...] = (*self.buffers, *self.extents.scalars)
-        function = Function("kernel", parameters, body, (f"{self.group.label} {place}",))
-        passed = self.extents.passed(function)
-        return Kernel(function, tuple(self.arguments), work, passed, self.packings)
+        """The finished kernel; of the scalars it has those that it mentions."""
+        scalars = self.extents.mentioned(body, self.buffers)
+        parameters: tuple[Buffer | Var, ...] = (*self.buffers, *scalars)
+        function = Function("kernel", parameters, body, (self.group.note,))
+        arguments, passed = tuple(self.arguments), self.extents.passed(function)
+        return Kernel(function, arguments, self.group.work, passed, self.packings)

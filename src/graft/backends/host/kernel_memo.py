@@ -168,9 +168,7 @@ class _Structure:
                 arguments.append(pack(self._group.constants[values[number]].array))
             else:
                 arguments.append(argument)
-        node = self._group.node
-        place = (node.place.node if node.place else "") or node.output.name
-        function = replace(shared.kernel.function, notes=(f"{self._group.label} {place}",))
+        function = replace(shared.kernel.function, notes=(self._group.note,))
         return replace(shared.kernel, function=function, arguments=tuple(arguments))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
@@ -19,7 +19,7 @@ from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.product import MANY
 from graft.backends.host.kernels.tile import Running, Tile, runs
 from graft.backends.host.kernels.vectors import Span, lanes_for, mask_of, masked_store
-from graft.backends.host.kernels.views import numbers, unclear, unflattened
+from graft.backends.host.kernels.views import numbers, shared_loop, unclear
 from graft.backends.host.point import PlainPoint, modulo, over, plus, times
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim
@@ -40,7 +40,6 @@ from graft.loop.ir import (
     If,
     Let,
     Load,
-    LoopKind,
     Ramp,
     Scope,
     Stmt,
@@ -181,15 +180,12 @@ class _Writer:
     def body(self) -> Stmt:
         width = self.schedule.vectors * self.schedule.lanes
         whole, left = over(self.queries, width), modulo(self.queries, width)
-        job, tile = Var("job"), Var("tile")
+        tile = Var("tile")
         body = self.tiles(tile, width, whole, left)
         body = Let(self.shared, over(self.head, self.heads // self.shared_heads), body)
-        variables = (self.batch, self.head, tile)
-        extents = (self.batches, Const(self.heads), over(plus(self.queries, width - 1), width))
-        indices = unflattened(job, extents)
-        for var, found in reversed(list(zip(variables, indices, strict=True))):
-            body = Let(var, found, body)
-        return For(job, Const(0), reduce(times, extents), body, LoopKind.PARALLEL)
+        tiles = over(plus(self.queries, width - 1), width)
+        parts = ((self.batch, self.batches), (self.head, Const(self.heads)), (tile, tiles))
+        return shared_loop(parts, body)
 
     def tiles(self, tile: Var, width: int, whole: Expr, left: Expr) -> Stmt:
         """A tile of full width, or what is left of the queries in as few vectors as will do."""

@@ -43,7 +43,7 @@ class _Elimination:
         self._writer = writer
         self._shape = shape_of(writer.group.node.args[0])
         self._edge = writer.dim(self._shape[-1])
-        self._data, self._result = writer.given(0), writer.result(0)
+        self._data, self._result = writer.present_operand(0), writer.result(0)
         wide = self._data.dtype is DType.FLOAT64
         self._dtype = DType.FLOAT64 if wide else DType.FLOAT32
         self._matrix = scratch("matrix", self._dtype, self._edge * self._edge)

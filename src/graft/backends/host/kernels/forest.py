@@ -158,19 +158,19 @@ class _Walk:
     def __init__(self, writer: Writer) -> None:
         self._writer, node = writer, writer.group.node
         self._rows, self._columns = (writer.dim(dim) for dim in shape_of(node.args[0]))
-        self._data, self._result = writer.given(0), writer.result(0)
+        self._data, self._result = writer.present_operand(0), writer.result(0)
         self._compared = _compared_in(self._data.dtype, node.attrs.thresholds.array.dtype)
         forest = forest_of(node.attrs, self._compared.numpy)
         self._first_leaf, self._trees = forest.first_leaf, len(forest.roots)
-        self._features = writer.table("features", forest.features)
-        self._thresholds = writer.table("thresholds", forest.thresholds)
-        self._children = writer.table("children", forest.children)
-        self._roots = writer.table("roots", forest.roots)
-        self._depths = writer.table("depths", forest.depths)
+        self._features = writer.table(forest.features, "features")
+        self._thresholds = writer.table(forest.thresholds, "thresholds")
+        self._children = writer.table(forest.children, "children")
+        self._roots = writer.table(forest.roots, "roots")
+        self._depths = writer.table(forest.depths, "depths")
         groups = np.resize(forest.depths, (self._trees // _ABREAST, _ABREAST))
-        self._group_depths = writer.table("group_depths", np.append(groups.max(axis=1), 0))
+        self._group_depths = writer.table(np.append(groups.max(axis=1), 0), "group_depths")
         nan_matters = bool(forest.nan_is_first.any())
-        self._nan_is_first = writer.table("nan_first", forest.nan_is_first) if nan_matters else None
+        self._nan_is_first = writer.table(forest.nan_is_first, "nan_first") if nan_matters else None
         self._votes = _Votes(writer, node.attrs)
 
     def kernel(self) -> Kernel:
@@ -273,9 +273,9 @@ class _Votes:
         self._trees = max(1, attrs.roots.array.size)
         starts = attrs.leaf_starts.array
         self._one_each = np.array_equal(starts, np.arange(len(starts)))
-        self._starts = None if self._one_each else writer.table("starts", starts.astype(np.int64))
-        self._of = writer.table("vote_targets", attrs.vote_targets.array.astype(np.int32))
-        self._weights = writer.table("weights", attrs.vote_weights.array)
+        self._starts = None if self._one_each else writer.table(starts.astype(np.int64), "starts")
+        self._of = writer.table(attrs.vote_targets.array.astype(np.int32), "vote_targets")
+        self._weights = writer.table(attrs.vote_weights.array, "weights")
 
     @property
     def _extreme(self) -> bool:

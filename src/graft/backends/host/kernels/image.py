@@ -106,16 +106,6 @@ def _without_single_lanes(expr: Expr) -> Expr:
     return expr
 
 
-def needed(group: Group, value: Value, known: Collection[Value]) -> tuple[Node, ...]:
-    """The group's nodes that it takes to compute a value from known ones."""
-    wanted, found = {value}, []
-    for node in reversed(group.nodes):
-        if node.output in wanted and node.output not in known:
-            found.append(node)
-            wanted.update(node.args)
-    return tuple(reversed(found))
-
-
 def operands(nodes: Sequence[Node], known: Collection[Value]) -> list[Value]:
     """What nodes read from memory."""
     inside = {*known, *(node.output for node in nodes)}
@@ -124,7 +114,7 @@ def operands(nodes: Sequence[Node], known: Collection[Value]) -> list[Value]:
 
 def source_block(group: Group, stores: Stores, value: Value) -> int:
     """The blocks of the images that a value is, or is computed from; 0 if there is no one size."""
-    nodes = needed(group, value, ())
+    nodes = group.leading_to(value)
     read = operands(nodes, ()) if nodes else [value]
     sizes = {stores[group.outer(v)].block for v in read if v not in group.constants} - {0}
     return sizes.pop() if len(sizes) == 1 else 0
@@ -175,7 +165,7 @@ def reads_at(given: Sequence[Dim], shape: Sequence[Dim]) -> bool:
 
 def unfit_epilogue(group: Group, stores: Stores, anchor: Node) -> str | None:
     """Why what follows the anchor cannot be computed on its vectors, if it cannot."""
-    after = needed(group, group.nodes[-1].output, {anchor.output})
+    after = group.leading_to(group.nodes[-1].output, {anchor.output})
     shape, block = stores[group.output].shape, stores[group.output].block
     values = operands(after, {anchor.output})
     return not_pointwise(after) or not_readable(group, stores, values, shape, block)
@@ -250,7 +240,7 @@ class Evaluator:
         read = reader(self.parameters, point)
         for this, expr in known.items():
             named(this, expr)
-        for node in needed(self.parameters.group, value, known):
+        for node in self.parameters.group.leading_to(value, known):
             named(node.output, computed((node,), found, read)[node.output])
         body = use(found[value] if value in found else read(value, None))
         for var, expr in reversed(bindings):
@@ -313,14 +303,14 @@ class ImageWriter:
 
     def across(self, most: int, pixels: Callable[[Expr, int], Stmt]) -> list[Stmt]:
         """A row in tiles of at most so many pixels, each made from its first column and size."""
-        found: list[Stmt] = []
-        for run in runs(self.width, most):
 
-            def tile(column: Expr, size: int = run.size) -> Stmt:
-                return pixels(column, size)
+        def tile(size: int, column: Expr) -> Stmt:
+            return pixels(column, size)
 
-            found.append(run.loop(Var(self.fresh("tile")), tile))
-        return found
+        return [
+            run.loop(Var(self.fresh("tile")), partial(tile, run.size))
+            for run in runs(self.width, most)
+        ]
 
     def border(self, row: Expr, tag: str = "") -> list[Stmt]:
         """What fills the result's halo beside a row."""

@@ -48,7 +48,7 @@ class _Columns:
     def __init__(self, writer: Writer, share: int) -> None:
         node = writer.group.node
         self._writer, self._share, self._inputs = writer, share, node.inputs
-        self._query, self._key, self._value = (writer.given(n) for n in range(3))
+        self._query, self._key, self._value = (writer.present_operand(n) for n in range(3))
         self._state, self._decay, self._beta = (writer.operand(n) for n in (3, 4, 5))
         self._result, self._after = writer.result(0), writer.result(1)
         wide = self._query.dtype is DType.FLOAT64

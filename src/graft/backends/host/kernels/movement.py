@@ -26,7 +26,7 @@ from graft.backends.host.kernels.index_map import (
     Pull,
 )
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store
-from graft.backends.host.kernels.views import not_pointwise, unflattened
+from graft.backends.host.kernels.views import not_pointwise, shared_loop
 from graft.backends.host.point import plus, times
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import DType
@@ -40,8 +40,6 @@ from graft.loop.ir import (
     Expr,
     For,
     If,
-    Let,
-    LoopKind,
     Stmt,
     Var,
 )
@@ -183,7 +181,7 @@ class _Loops:
         if turned is None and leading and math.prod(leading[:-1]) >= ENOUGH_JOBS:
             inner = len(leading) - 1
         whole, left = divmod(length, size)
-        piece, job = Var(f"piece{self.tag}"), Var(f"job{self.tag}")
+        piece = Var(f"piece{self.tag}")
         body = self.line(inner, piece, size if whole else left, size, "")
         if whole and left:
             inside = Compare(CompareKind.LESS, piece, Const(whole))
@@ -191,10 +189,7 @@ class _Loops:
         outer = [axis for axis in range(self.last) if axis != inner]
         extents = (*(leading[axis] for axis in outer), whole + bool(left))
         variables = (*(self.axes[axis] for axis in outer), piece)
-        indices = unflattened(job, extents)
-        for var, found in reversed(list(zip(variables, indices, strict=True))):
-            body = Let(var, found, body)
-        return For(job, Const(0), Const(math.prod(extents)), body, LoopKind.PARALLEL)
+        return shared_loop([*zip(variables, extents, strict=True)], body, f"job{self.tag}")
 
     def line(self, inner: int | None, piece: Expr, count: int, size: int, tag: str) -> Stmt:
         """A piece of the last axis, for each coordinate of the inner axis."""

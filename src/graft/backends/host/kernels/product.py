@@ -12,7 +12,7 @@ from functools import reduce
 
 from graft.backends.host.kernels.tile import Run, Tile, balanced, runs
 from graft.backends.host.kernels.vectors import mask_of
-from graft.backends.host.kernels.views import unflattened
+from graft.backends.host.kernels.views import shared_loop
 from graft.backends.host.point import over, plus, times
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
@@ -28,7 +28,6 @@ from graft.loop.ir import (
     For,
     If,
     Let,
-    LoopKind,
     Ramp,
     Stmt,
     Var,
@@ -137,32 +136,26 @@ class Product:
 
     def body(self) -> Stmt:
         """The whole product."""
-        pieces = runs(self.rows, self.schedule.rows)
-        tiles = reduce(plus, (piece.count for piece in pieces))
-        job = Var("job")
+        row_runs = runs(self.rows, self.schedule.rows)
+        tiles = reduce(plus, (run.count for run in row_runs))
         batch, block, tile = Var("batch"), Var("block"), Var("tile")
-        variables: tuple[Var, ...] = (batch, block, tile)
-        extents: tuple[Expr, ...] = (self.batch, self.blocks, tiles)
-        body: Stmt = self.tiles(batch, block, tile, pieces)
-        if self.prepare is not None:
-            loop = For(tile, Const(0), tiles, body)
-            body = Block((self.prepare(batch, block), loop))
-            variables, extents = variables[:2], extents[:2]
-        indices = unflattened(job, extents)
-        for var, value in reversed(list(zip(variables, indices, strict=True))):
-            body = Let(var, value, body)
-        return For(job, Const(0), reduce(times, extents), body, LoopKind.PARALLEL)
+        parts: list[tuple[Var, Expr]] = [(batch, self.batch), (block, self.blocks)]
+        body: Stmt = self.tiles(batch, block, tile, row_runs)
+        if self.prepare is None:
+            return shared_loop([*parts, (tile, tiles)], body)
+        loop = For(tile, Const(0), tiles, body)
+        return shared_loop(parts, Block((self.prepare(batch, block), loop)))
 
-    def tiles(self, batch: Expr, block: Expr, tile: Var, pieces: Sequence[Run]) -> Stmt:
+    def tiles(self, batch: Expr, block: Expr, tile: Var, row_runs: Sequence[Run]) -> Stmt:
         """The tile of that number, which is of one of the sizes."""
-        piece, *others = pieces
-        own = piece.tile(tile, lambda row: self.tile(batch, block, row, piece.size))
+        first, *others = row_runs
+        own = first.tile(tile, lambda row: self.tile(batch, block, row, first.size))
         if not others:
             return own
         later = Var(f"{tile.name}_{others[0].size}")
         rest = self.tiles(batch, block, later, others)
-        beyond = Binary(BinaryKind.SUBTRACT, tile, piece.count)
-        inside = Compare(CompareKind.LESS, tile, piece.count)
+        beyond = Binary(BinaryKind.SUBTRACT, tile, first.count)
+        inside = Compare(CompareKind.LESS, tile, first.count)
         return If(inside, own, Let(later, beyond, rest))
 
     def tile(self, batch: Expr, block: Expr, row: Expr, size: int) -> Stmt:

@@ -22,6 +22,8 @@ from graft.backends.host.kernels.writing import (
     let,
     loop,
     parallel,
+    ramp,
+    spread,
     store,
     when,
     with_memory,
@@ -32,10 +34,8 @@ from graft.loop.build import Term, cast, equal, load, maximum, minimum, select, 
 from graft.loop.ir import (
     INDEX,
     Barrier,
-    Broadcast,
     Buffer,
     Const,
-    Ramp,
     Scope,
     Stmt,
     Store,
@@ -183,7 +183,7 @@ class _Sums:
 
     def _at(self, number: int, gate: int, row: int) -> Term:
         start = ((number * len(self.gates) + self.gates.index(gate)) * self.rows + row) * self.lanes
-        return Term(Ramp(Const(start), 1, self.lanes)) if self.lanes > 1 else term(start)
+        return ramp(term(start), self.lanes)
 
     def add(self, number: int, gate: int, row: int, value: Term) -> Stmt:
         at = self._at(number, gate, row)
@@ -220,7 +220,7 @@ class _Steps:
         self._length, self._batch = writer.dim(length), writer.dim(batch)
         self._rows = min(batch, _SUMS // self._gates) if isinstance(batch, int) else 1
         self._rows = max(self._rows, 1)
-        self._projected, self._weight = writer.given(0), writer.given(1)
+        self._projected, self._weight = writer.present_operand(0), writer.present_operand(1)
         self._bias, self._lengths, *self._initial = (writer.operand(n) for n in (2, 3, 4, 5))
         self._peephole = writer.operand(6)
         *self._results, self._room = (writer.result(n) for n in range(len(node.outputs)))
@@ -262,14 +262,11 @@ class _Steps:
 
     def _begun(self) -> Stmt:
         """The initial states in place, and zeros where there are none."""
-        zero = Term(Const(0.0, self._room.dtype))
 
         def cleared(way: Term, unit: Term) -> Stmt:
             def of_row(row: Term) -> Stmt:
                 parts = (self._at(part, way, row, unit) for part in range(4))
-                return block(
-                    *(store(self._room, self._ramp(at), self._spread(zero)) for at in parts)
-                )
+                return block(*(store(self._room, self._ramp(at), self._zeros) for at in parts))
 
             return loop("row", self._batch, of_row)
 
@@ -334,7 +331,7 @@ class _Steps:
             statements: list[Stmt] = []
             for row in range(count):
                 at = self._at(source, place.way, place.first + row, k)
-                state = self._spread(load(self._room, at))
+                state = spread(load(self._room, at), self._lanes)
                 statements.append(sums.add(number, gate, row, state * weight))
             return block(*statements)
 
@@ -393,8 +390,7 @@ class _Steps:
         shown = hidden
         if self._lengths is not None:
             alive = place.time < cast(INDEX, load(self._lengths, row))
-            zero = self._spread(Term(Const(0.0, self._room.dtype)))
-            shown = select(alive, hidden, zero)
+            shown = select(alive, hidden, self._zeros)
             hidden = select(alive, hidden, now.hidden)
             cell = None if cell is None else select(alive, cell, now.cell)
         start = ((place.time * len(self._ways) + way) * self._batch + row) * self._hidden + unit
@@ -405,8 +401,7 @@ class _Steps:
         """Zero in what is padding: a NaN there would reach all units."""
         if self._padded == self._hidden:
             return value
-        zero = self._spread(Term(Const(0.0, self._room.dtype)))
-        return select(self._ramp(unit) < self._hidden, value, zero)
+        return select(self._ramp(unit) < self._hidden, value, self._zeros)
 
     def _shown(self, start: Term, unit: Term, value: Term) -> Stmt:
         """A block of a step's results, without its padding."""
@@ -417,10 +412,11 @@ class _Steps:
         return Store(self._results[0], (at.expr,), value.expr, inside)
 
     def _ramp(self, start: Term) -> Term:
-        return Term(Ramp(start.expr, 1, self._lanes)) if self._lanes > 1 else start
+        return ramp(start, self._lanes)
 
-    def _spread(self, value: Term) -> Term:
-        return Term(Broadcast(value.expr, self._lanes), value.sources) if self._lanes > 1 else value
+    @property
+    def _zeros(self) -> Term:
+        return spread(Term(Const(0.0, self._room.dtype)), self._lanes)
 
     def _vector(self, buffer: Buffer, start: Term) -> Term:
         return load(buffer, self._ramp(start))

@@ -15,7 +15,7 @@ from functools import reduce as fold
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
-from graft.backends.host.kernels.tile import Running
+from graft.backends.host.kernels.tile import REDUCTIONS, Running
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, masked_store, spans_of
 from graft.backends.host.kernels.views import (
     Axes,
@@ -24,8 +24,8 @@ from graft.backends.host.kernels.views import (
     not_pointwise,
     numbers,
     operand_shapes,
+    shared_loop,
     unclear,
-    unflattened,
     viewed,
 )
 from graft.backends.host.point import PlainPoint, computed, over, plus, times
@@ -34,7 +34,6 @@ from graft.ir.graph import Node, Value
 from graft.loop.build import Term
 from graft.loop.ir import (
     Allocate,
-    BinaryKind,
     Block,
     Broadcast,
     Cast,
@@ -44,24 +43,14 @@ from graft.loop.ir import (
     Expr,
     For,
     If,
-    Let,
-    LoopKind,
     Stmt,
     Var,
 )
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-_KINDS = {
-    "sum": BinaryKind.ADD,
-    "mean": BinaryKind.ADD,
-    "prod": BinaryKind.MULTIPLY,
-    "max": BinaryKind.MAXIMUM,
-    "min": BinaryKind.MINIMUM,
-}
 
-
-@kernel_template(_KINDS, Layout.ROW_MAJOR, dtypes=FLOATS)
+@kernel_template(REDUCTIONS, Layout.ROW_MAJOR, dtypes=FLOATS)
 def reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A reduction and the pointwise nodes around it."""
     anchor = group.sole_anchor
@@ -96,7 +85,7 @@ def _planned(group: Group, anchor: Node) -> _Plan | Refusal:
         chosen = range(len(shape))
     axes = {axis % len(shape) for axis in chosen}
     kept = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
-    before = _leading_to(group, anchor)
+    before = group.leading_to(data)
     after = tuple(node for node in group.epilogue if node not in before)
     earlier = operand_shapes(before, len(shape)) if before else {data: shape}
     result = shape_of(anchor.output)
@@ -124,17 +113,6 @@ def _planned(group: Group, anchor: Node) -> _Plan | Refusal:
     return _Plan(runs, reduced, before, after, views)
 
 
-def _leading_to(group: Group, anchor: Node) -> tuple[Node, ...]:
-    """The pointwise nodes that the anchor's operand is computed by."""
-    wanted = set(anchor.args)
-    found: list[Node] = []
-    for node in reversed(group.nodes):
-        if node is not anchor and node.output in wanted:
-            wanted.update(node.args)
-            found.append(node)
-    return tuple(reversed(found))
-
-
 def _spread(operand: Extents, result: Extents, kept: Extents, axes: set[int]) -> Extents:
     """An operand of the result's rank under the rank of what is reduced."""
     if len(result) == len(kept):
@@ -151,7 +129,7 @@ class _Writer:
         anchor = self.group.anchor
         assert anchor is not None
         self.anchor, self.dtype = anchor, anchor.output.dtype
-        self.kind = _KINDS[anchor.op.name]
+        self.kind = REDUCTIONS[anchor.op.name]
         self.extents = tuple(map(parameters.extent, plan.axes.extents))
         self.lanes = lanes_for(target, {self.dtype}, plan.axes.extents[-1])
         self.unroll = target.machine.accumulators  # vectors side by side: none waits for another
@@ -208,13 +186,7 @@ class _Writer:
             size = self.lanes * self.unroll
             jobs.append((piece, over(plus(self.extents[-1], size - 1), size)))
             body = self.pieces(runs, inner, piece)
-        job = Var("job")
-        indices = unflattened(job, [extent for _, extent in jobs])
-        for (var, _), found in reversed(list(zip(jobs, indices, strict=True))):
-            body = Let(var, found, body)
-        one: Expr = Const(1)
-        count = fold(times, (extent for _, extent in jobs), one)
-        return For(job, Const(0), count, body, LoopKind.PARALLEL)
+        return shared_loop(jobs, body)
 
     def nested(self, runs: Sequence[Var], inner: Sequence[int], body: Stmt, tag: str) -> Stmt:
         """The body for all coordinates of the reduced runs before the last."""

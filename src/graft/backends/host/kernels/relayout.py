@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 from graft.backends.host.extents import Extents
@@ -18,11 +19,13 @@ from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.channels import Channels
 from graft.backends.host.kernels.image import shared
 from graft.backends.host.kernels.tile import runs
+from graft.backends.host.kernels.writing import copy_runs
 from graft.backends.host.point import minus, modulo, over, plus, times
 from graft.backends.host.storage import Storage
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
+from graft.loop.build import Term
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -32,19 +35,15 @@ from graft.loop.ir import (
     Expr,
     For,
     Function,
-    Let,
     Load,
-    LoopKind,
     Ramp,
     Stmt,
     Store,
     Var,
 )
-from graft.loop.traverse import variables
 
 VECTOR_BYTES = 64  # the widest vectors there are; narrower machines split them
 PIXELS = 8  # that are copied side by side
-PIECE_VECTORS = 64  # of a row-major copy that one thread makes at a time
 
 _BATCH, _BLOCK, _ROW = Var("batch"), Var("block"), Var("row")
 
@@ -57,7 +56,7 @@ def relayout(source: Storage, target: Storage, extents: Extents) -> Function:
     shape = ", ".join(map(str, source.shape))
     note = f"{source.dtype}[{shape}] in {_named(source)} to {_named(target)}"
     if not source.block and not target.block:
-        return Function("relayout", buffers, _rows(source, buffers), (note,))
+        return replace(copied(source.nbytes, extents), name="relayout", notes=(note,))
     if len(source.shape) != 4 or 0 in source.shape:
         raise InternalError(f"{source} is no image")
     batches, _, height, width = map(extents.expr, source.shape)
@@ -71,55 +70,13 @@ def copied(count: Dim, extents: Extents) -> Function:
     source, target = (
         Buffer(name, DType.UINT8, (size,), alignment=1) for name in ("source", "target")
     )
-    piece, rest = Var("piece"), Var("rest")
-    length = PIECE_VECTORS * VECTOR_BYTES
-    vector, element = Var("vector"), Var("element")
-    start = times(piece, length)
-    left = Binary(BinaryKind.MINIMUM, Const(length), Binary(BinaryKind.SUBTRACT, size, start))
-    wide = (Ramp(plus(start, times(vector, VECTOR_BYTES)), 1, VECTOR_BYTES),)
-    narrow = (plus(start, element),)
-    vectors = For(
-        vector, Const(0), over(rest, VECTOR_BYTES), Store(target, wide, Load(source, wide))
-    )
-    done = times(over(rest, VECTOR_BYTES), VECTOR_BYTES)
-    tail = Store(target, narrow, Load(source, narrow))
-    remainder = For(element, done, modulo(rest, VECTOR_BYTES), tail)
-    body = Let(rest, left, Block((vectors, remainder)))
-    pieces = over(plus(size, length - 1), length)
-    loop = For(piece, Const(0), pieces, body, LoopKind.PARALLEL)
-    scalars = tuple(Var(name) for name in sorted(variables(size)))
-    return Function("copy", (source, target, *scalars), loop, ("copy",))
+    body = copy_runs(source, target, Term(size), VECTOR_BYTES)
+    scalars = extents.mentioned(body, (source, target))
+    return Function("copy", (source, target, *scalars), body, ("copy",))
 
 
 def _named(storage: Storage) -> str:
     return f"blocks of {storage.block}" if storage.block else "rows"
-
-
-def _rows(storage: Storage, buffers: tuple[Buffer, Buffer]) -> Stmt:
-    """A row-major tensor of any rank, cut along its last axis so that all threads have work."""
-    *outer, width = storage.sizes or (1,)
-    if 0 in storage.shape:
-        return Block(())
-    lanes = VECTOR_BYTES // storage.dtype.numpy.itemsize
-    piece = PIECE_VECTORS * lanes
-    leading = [Var(f"axis{number}") for number in range(len(outer))]
-    number, vector, element = Var("piece"), Var("vector"), Var("element")
-    start = times(number, piece)
-    rest = Binary(BinaryKind.SUBTRACT, Const(width), start)
-    count = Binary(BinaryKind.MINIMUM, Const(piece), rest)
-
-    def copied(place: Expr) -> Stmt:
-        at = (*leading, place) if storage.shape else ()
-        return Store(buffers[1], at, Load(buffers[0], at))
-
-    whole = copied(Ramp(plus(start, times(vector, lanes)), 1, lanes))
-    single = copied(plus(start, element))
-    vectors = For(vector, Const(0), over(count, lanes), whole)
-    remainder = For(element, times(over(count, lanes), lanes), modulo(count, lanes), single)
-    pieces = -(-width // piece)
-    return shared(
-        (*zip(leading, outer, strict=True), (number, pieces)), Block((vectors, remainder))
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +150,14 @@ class _Image:
         return [For(channel, Const(0), count, row)]
 
     def across(self, most: int, copied: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """What it takes to copy a row, some pixels side by side."""
-        found: list[Stmt] = []
-        for number, run in enumerate(runs(self.width, most)):
+        """A row, some pixels side by side."""
 
-            def tile(column: Expr, size: int = run.size) -> Stmt:
-                pixels = (copied(plus(column, pixel)) for pixel in range(size))
-                return Block(tuple(chain.from_iterable(pixels)))
+        def tile(size: int, column: Expr) -> Stmt:
+            pixels = (copied(plus(column, pixel)) for pixel in range(size))
+            return Block(tuple(chain.from_iterable(pixels)))
 
-            found.append(run.loop(Var(f"tile{number}"), tile))
-        return found
+        tiles = enumerate(runs(self.width, most))
+        return [run.loop(Var(f"tile{n}"), partial(tile, run.size)) for n, run in tiles]
 
 
 def _element(storage: Storage, size: int, channel: Expr, column: Expr) -> tuple[Expr, ...]:

@@ -23,6 +23,7 @@ from graft.backends.host.kernels.writing import (
     let,
     loop,
     parallel,
+    ramp,
     scratch,
     store,
     when,
@@ -31,7 +32,7 @@ from graft.backends.host.kernels.writing import (
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, equal, load, maximum, minimum, select, term
-from graft.loop.ir import INDEX, Broadcast, Buffer, Const, Ramp, Scope, Stmt
+from graft.loop.ir import INDEX, Buffer, Const, Scope, Stmt
 from graft.target.target import Target
 
 _MOST_SAMPLES = 1e9  # per bin, so that the number of samples is one
@@ -223,7 +224,7 @@ class _Pooling:
         images, channels, height, width = map(writer.dim, shape_of(node.args[0]))
         self._images, self._channels = images, channels
         self._boxes = writer.dim(shape_of(node.output)[0])
-        self._data, self._rois, self._batch = map(writer.given, range(3))
+        self._data, self._rois, self._batch = map(writer.present_operand, range(3))
         self._result = writer.result(0)
         self._dtype = DType.FLOAT64 if self._data.dtype is DType.FLOAT64 else DType.FLOAT32
         self._lanes = target.lanes(self._dtype)
@@ -347,17 +348,11 @@ class _Pooling:
         """What a bin's rows come to in some columns."""
         tag = "wide" if lanes > 1 else "lone"
         register = Buffer(f"{tag}_sum", self._dtype, (Const(lanes),), Scope.REGISTER)
-        whole = Term(Ramp(Const(0), 1, lanes)) if lanes > 1 else Term(Const(0))
-
-        def wide(value: Term) -> Term:
-            return Term(Broadcast(value.expr, lanes)) if lanes > 1 else value
-
-        def along(start: Term) -> Term:
-            return Term(Ramp(start.expr, 1, lanes)) if lanes > 1 else start
+        whole = ramp(term(0), lanes)
 
         def added(pixel: Term, weight: Term) -> Stmt:
-            pixels = self._pixel(along(base + pixel * self._columns.extent + at))
-            value = load(register, whole) + pixels * wide(weight)
+            pixels = self._pixel(ramp(base + pixel * self._columns.extent + at, lanes))
+            value = load(register, whole) + pixels * weight
             return when(equal(weight, 0.0) ^ True, store(register, whole, value))
 
         first = self._rows.first(row)
@@ -370,7 +365,7 @@ class _Pooling:
             start=first,
         )
         cleared = store(register, whole, Term(Const(0.0, self._dtype, lanes)))
-        body = block(cleared, summed, store(self._sums, along(at), load(register, whole)))
+        body = block(cleared, summed, store(self._sums, ramp(at, lanes), load(register, whole)))
         return with_memory(body, register)
 
     def _maxima(self, rows: Span, columns: Span, base: Term, result: Term) -> Stmt:

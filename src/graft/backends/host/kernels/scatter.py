@@ -16,6 +16,7 @@ from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.writing import (
     Writer,
     block,
+    copy_runs,
     let,
     loop,
     parallel,
@@ -29,12 +30,11 @@ from graft.base.dims import Dim, product
 from graft.base.dtypes import DType
 from graft.llvm.types import SMALL_FLOATS
 from graft.loop.build import Term, binary, cast, load, minimum, select, term
-from graft.loop.ir import INDEX, Barrier, BinaryKind, Ramp, Stmt
+from graft.loop.ir import INDEX, Barrier, BinaryKind, Stmt
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-_PIECE_VECTORS = 64  # that a thread copies at a time
-_PIECE = 256  # elements side by side that a thread updates at a time
+_CHUNK = 256  # neighbouring elements that a thread updates at a time
 
 _KINDS = {
     "add": BinaryKind.ADD,
@@ -65,7 +65,7 @@ class _Scatter:
 
     def __init__(self, writer: Writer, target: Target) -> None:
         self._writer, self._node = writer, writer.group.node
-        self._data, self._indices, self._updates = map(writer.given, range(3))
+        self._data, self._indices, self._updates = map(writer.present_operand, range(3))
         self._result = writer.result(0)
         self._lanes = target.lanes(self._result.dtype)
         self._reduction = self._node.attrs.reduction
@@ -81,30 +81,8 @@ class _Scatter:
         if self._is_total:
             return self._writer.kernel(parallel("only", 1, lambda _only: self._totalled(updated)))
         jobs, job = updated()
-        return self._writer.kernel(block(self._copied(), Barrier(), parallel("job", jobs, job)))
-
-    def _copied(self) -> Stmt:
-        length = self._lanes * _PIECE_VECTORS
-
-        def moved(at: Term) -> Stmt:
-            return store(self._result, at, load(self._data, at))
-
-        def piece(number: Term) -> Stmt:
-            start = number * length
-            return let("rest", minimum(self._size - start, length), partial(copied, start))
-
-        def copied(start: Term, rest: Term) -> Stmt:
-            def vector(number: Term) -> Stmt:
-                at = start + number * self._lanes
-                return moved(Term(Ramp(at.expr, 1, self._lanes)) if self._lanes > 1 else at)
-
-            done = rest // self._lanes
-            tail = loop(
-                "element", rest % self._lanes, lambda n: moved(start + n), done * self._lanes
-            )
-            return block(loop("vector", done, vector), tail)
-
-        return parallel("piece", (self._size + (length - 1)) // length, piece)
+        copy = copy_runs(self._data, self._result, self._size, self._lanes, tag="_copied")
+        return self._writer.kernel(block(copy, Barrier(), parallel("job", jobs, job)))
 
     def _totalled(self, updated: Callable[[], tuple[Term, Callable[[Term], Stmt]]]) -> Stmt:
         """All by one thread, in float32 until the end."""
@@ -144,16 +122,16 @@ class _Scatter:
         shape, reach = shape_of(node.args[0]), shape_of(node.args[1])
         axis = node.attrs.axis % len(shape)
         inner, count = writer.dim(product(reach[axis + 1 :])), writer.dim(reach[axis])
-        pieces = (inner + (_PIECE - 1)) // _PIECE
+        chunks = (inner + (_CHUNK - 1)) // _CHUNK
         extent = writer.dim(shape[axis])
         stride = writer.dim(product(shape[axis + 1 :]))
 
         def job(number: Term) -> Stmt:
-            return let("line", number // pieces, partial(in_line, number % pieces * _PIECE))
+            return let("line", number // chunks, partial(in_line, number % chunks * _CHUNK))
 
         def in_line(first: Term, line: Term) -> Stmt:
             start = self._renumbered(line, shape[:axis], reach[:axis])
-            side = minimum(inner - first, _PIECE)
+            side = minimum(inner - first, _CHUNK)
             return let("start", start, partial(in_order, first, side, line))
 
         def in_order(first: Term, side: Term, line: Term, start: Term) -> Stmt:
@@ -172,7 +150,7 @@ class _Scatter:
 
             return self._within("position", source, extent, known)
 
-        return writer.dim(product(reach[:axis])) * pieces, job
+        return writer.dim(product(reach[:axis])) * chunks, job
 
     def _renumbered(self, number: Term, shape: tuple[Dim, ...], reach: tuple[Dim, ...]) -> Term:
         """Which element of a tensor is the one with that number of those that are reached."""
@@ -186,7 +164,7 @@ class _Scatter:
         return found
 
     def _at_tuples(self) -> tuple[Term, Callable[[Term], Stmt]]:
-        """Jobs of pieces of the slices that tuples name, one tuple after the other."""
+        """Jobs of chunks of the slices that tuples name, one tuple after the other."""
         writer, node = self._writer, self._node
         shape, indices = shape_of(node.args[0]), shape_of(node.args[1])
         length = indices[-1]
@@ -194,8 +172,8 @@ class _Scatter:
         size, tuples = writer.dim(product(shape[length:])), writer.dim(product(indices[:-1]))
 
         def job(number: Term) -> Stmt:
-            first = number * _PIECE
-            side = minimum(size - first, _PIECE)
+            first = number * _CHUNK
+            side = minimum(size - first, _CHUNK)
             return loop("turn", tuples, lambda turn: named(first, side, turn, 0, term(0)))
 
         def named(first: Term, side: Term, turn: Term, axis: int, place: Term) -> Stmt:
@@ -214,7 +192,7 @@ class _Scatter:
             source = turn * size
             return loop("side", side, lambda at: self._updated(start + at, source + at), first)
 
-        return (size + (_PIECE - 1)) // _PIECE, job
+        return (size + (_CHUNK - 1)) // _CHUNK, job
 
     def _within(self, name: str, at: Term, extent: Term, body: Callable[[Term], Stmt]) -> Stmt:
         """Run the body on a position, counted from the front, if it is within the extent."""

@@ -170,7 +170,7 @@ class _Search:
         self._outer = writer.dim(product(shape[:axis]))
         self._inner = writer.dim(product(shape[axis + 1 :]))
         self._extent, self._count = writer.dim(shape[axis]), writer.dim(shape_of(node.output)[axis])
-        self._data = writer.given(0)
+        self._data = writer.present_operand(0)
         self._values, self._indices = writer.result(0), writer.result(1)
         self._heap = Heap.of(Order(node.attrs.largest), self._data.dtype, self._count, False)
 
@@ -228,7 +228,7 @@ def nonzero(group: Group, stores: Stores, _target: Target) -> Plan:
 def _kernel(group: Group, writer: Writer) -> Kernel:
     shape = shape_of(group.node.args[0])
     count = writer.dim(shape_of(group.output)[1])
-    data, result = writer.given(0), writer.result(0)
+    data, result = writer.present_operand(0), writer.result(0)
     found = Cell("found")
 
     def kept(here: Term, at: Term) -> Stmt:
@@ -268,7 +268,7 @@ class _Distinct:
         self._count = writer.dim(shape[0] if in_rows else product(shape))
         self._width = writer.dim(shape[1] if in_rows else 1)
         self._in_order = node.attrs.sorted
-        self._data = writer.given(0)
+        self._data = writer.present_operand(0)
         self._values, self._first, self._inverse, self._counts, self._total = (
             writer.result(number) for number in range(5)
         )

@@ -25,7 +25,9 @@ from graft.backends.host.kernels.writing import (
     let,
     loop,
     parallel,
+    ramp,
     scratch,
+    spread,
     store,
     when,
     with_memory,
@@ -33,7 +35,7 @@ from graft.backends.host.kernels.writing import (
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, equal, load, maximum, minimum, select, term
-from graft.loop.ir import INDEX, Barrier, Broadcast, Buffer, Const, Ramp, Stmt
+from graft.loop.ir import INDEX, Barrier, Buffer, Const, Stmt
 from graft.ops.measured import most_boxes
 from graft.target.target import Target
 
@@ -77,8 +79,7 @@ class KeptBoxes:
     def add(self, box: Box, count: Term) -> Stmt:
         """The box behind `count` others."""
         *sides, areas = self.memory
-        ramp = Term(Ramp(count.expr, 1, self.lanes)) if self.lanes > 1 else count
-        cleared = store(areas, ramp, Term(Const(0.0, self.dtype, self.lanes)))
+        cleared = store(areas, ramp(count, self.lanes), Term(Const(0.0, self.dtype, self.lanes)))
         stored = [store(memory, count, side) for memory, side in zip(sides, box.sides, strict=True)]
         fresh = equal(count % self.lanes, 0)
         return block(when(fresh, cleared), *stored, store(areas, count, box.area))
@@ -103,9 +104,9 @@ class KeptBoxes:
     def _near(self, box: Box, first: Term) -> Term:
         """Whether the box overlaps each of a vector of others too much."""
         *sides, areas = self.memory
-        ramp = Term(Ramp(first.expr, 1, self.lanes)) if self.lanes > 1 else first
-        low_y, high_y, low_x, high_x = (load(side, ramp) for side in sides)
-        area, own = load(areas, ramp), self._wide(box.area)
+        others = ramp(first, self.lanes)
+        low_y, high_y, low_x, high_x = (load(side, others) for side in sides)
+        area, own = load(areas, others), self._wide(box.area)
         top, bottom, left, right = map(self._wide, box.sides)
         height = minimum(high_y, bottom) - maximum(low_y, top)
         width = minimum(high_x, right) - maximum(low_x, left)
@@ -117,7 +118,7 @@ class KeptBoxes:
         return proper & (share > self._wide(self.overlap))
 
     def _wide(self, value: Term) -> Term:
-        return value if self.lanes == 1 else Term(Broadcast(value.expr, self.lanes))
+        return spread(value, self.lanes)
 
 
 def _flag(value: int, lanes: int) -> Term:
@@ -144,7 +145,7 @@ class _Suppression:
         self._classes, self._count = writer.dim(classes), writer.dim(count)
         self._jobs = writer.dim(shape_of(node.args[1])[0] * classes)
         self._most = writer.dim(most_boxes(node.attrs, node.args[0].tensor))
-        self._boxes, self._scores = writer.given(0), writer.given(1)
+        self._boxes, self._scores = writer.present_operand(0), writer.present_operand(1)
         self._limits = [writer.operand(number) for number in (2, 3, 4)]
         self._rows, self._counts = writer.result(0), writer.result(1)
         order = Order(descending=True, nan_last=True)

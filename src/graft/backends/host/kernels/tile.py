@@ -182,23 +182,39 @@ def _between(value: Expr, low: int, high: int) -> Expr:
     return Binary(BinaryKind.AND, above, below)
 
 
-# For each way to combine, the number that changes nothing and the intrinsic that does it to lanes.
-NEUTRAL: dict[BinaryKind, float] = {
+# The operation of each operator that reduces.
+REDUCTIONS = {
+    "sum": BinaryKind.ADD,
+    "mean": BinaryKind.ADD,
+    "prod": BinaryKind.MULTIPLY,
+    "max": BinaryKind.MAXIMUM,
+    "min": BinaryKind.MINIMUM,
+}
+_NEUTRAL: dict[BinaryKind, float] = {
     BinaryKind.ADD: 0.0,
     BinaryKind.MULTIPLY: 1.0,
     BinaryKind.MAXIMUM: -math.inf,
     BinaryKind.MINIMUM: math.inf,
 }
-_ACROSS = {
+# The intrinsic that combines the lanes of a vector.
+ACROSS = {
     BinaryKind.ADD: "reduce_add",
     BinaryKind.MAXIMUM: "reduce_max",
     BinaryKind.MINIMUM: "reduce_min",
 }
 
 
+def neutral(kind: BinaryKind, dtype: DType) -> float | int:
+    """The number that changes nothing when it is combined with another."""
+    if dtype.is_float:
+        return _NEUTRAL[kind]
+    lowest = -1 << dtype.bits - 1 if dtype.is_signed_integer else 0
+    return lowest if kind is BinaryKind.MAXIMUM else constant(int(_NEUTRAL[kind]), dtype).value
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
-    """`slots` vectors of partial results, side by side."""
+    """`slots` vectors of partial results of a reduction, side by side."""
 
     name: str
     kind: BinaryKind
@@ -208,8 +224,7 @@ class Running:
 
     @property
     def neutral(self) -> float:
-        """The number that changes nothing."""
-        return NEUTRAL[self.kind]
+        return neutral(self.kind, self.dtype)
 
     @property
     def buffer(self) -> Buffer:
@@ -220,7 +235,7 @@ class Running:
         return index(slot, Ramp(Const(0), 1, self.lanes) if self.lanes > 1 else 0)
 
     def value(self, slot: int) -> Expr:
-        """What a slot has come to."""
+        """The partial result of a slot."""
         return Load(self.buffer, self.at(slot))
 
     def clear(self) -> Stmt:
@@ -234,15 +249,15 @@ class Running:
     def total(self) -> Expr:
         """All slots and lanes combined into one number."""
         parts = [self.value(slot) for slot in range(self.slots)]
-        if self.kind not in _ACROSS:  # no intrinsic: lane by lane
+        if self.kind not in ACROSS:  # no intrinsic: lane by lane
             pairs = ((slot, lane) for slot in range(self.slots) for lane in range(self.lanes))
             parts = [Load(self.buffer, index(*pair)) for pair in pairs]
         while len(parts) > 1:  # in pairs, which is shorter and more exact than in a row
             half = -(-len(parts) // 2)
             joined = [Binary(self.kind, a, b) for a, b in zip(parts, parts[half:], strict=False)]
             parts = [*joined, *parts[len(joined) : half]]
-        if self.kind in _ACROSS and self.lanes > 1:
-            return Call(_ACROSS[self.kind], (parts[0],), self.dtype)
+        if self.kind in ACROSS and self.lanes > 1:
+            return Call(ACROSS[self.kind], (parts[0],), self.dtype)
         return parts[0]
 
     def around(self, combining: Stmt, name: Var, body: Stmt) -> Stmt:

@@ -51,7 +51,7 @@ class _Totals:
         self._writer, node = writer, writer.group.node
         self._attrs, self._shape = node.attrs, shape_of(node.args[0])
         self._is_sum = node.op.name == "cumsum"
-        self._data, self._named = writer.given(0), writer.operand(1)
+        self._data, self._named = writer.present_operand(0), writer.operand(1)
         self._result = writer.result(0)
         self._total = Cell("total", _widest(node.output.dtype))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
@@ -19,7 +20,7 @@ from graft.base.dtypes import DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
 from graft.ir.literal import Literal
-from graft.loop.ir import Const, Expr
+from graft.loop.ir import Const, Expr, For, Let, LoopKind, Stmt, Var
 from graft.rewrite.rule import Refusal
 
 Extents = tuple[Dim, ...]
@@ -160,6 +161,17 @@ def unflattened(number: Expr, extents: Sequence[Expr | int]) -> tuple[Expr, ...]
         )
         inner = times(inner, whole)
     return tuple(reversed(indices))
+
+
+def shared_loop(parts: Sequence[tuple[Var, Expr | int]], body: Stmt, name: str = "job") -> Stmt:
+    """One loop over all combinations of indices, the last part's fastest, for threads to share."""
+    job = Var(name)
+    indices = unflattened(job, [extent for _, extent in parts])
+    for (var, _), value in reversed(list(zip(parts, indices, strict=True))):
+        body = Let(var, value, body)
+    one: Expr = Const(1)
+    count = reduce(times, (extent for _, extent in parts), one)
+    return For(job, Const(0), count, body, LoopKind.PARALLEL)
 
 
 def unclear(shape: Extents, operands: Iterable[Extents]) -> Refusal | None:

@@ -1,56 +1,46 @@
-"""How kernels of searching operators are written: flat tensors, cells, loops and conditions.
+"""A vocabulary for kernels of single nodes on flat tensors: cells, loops, conditions, copies.
 
-A fusion group of one node and the storage of its tensors enter; the node's tensors leave as flat
-buffers, whatever their sizes, and a finished body becomes a kernel that is called with the extents
-it uses. Expressions are `Term`s, so that formulas read as such.
+`Writer` makes the node's tensors flat buffers, whatever their sizes, and a finished body a kernel
+that is called with the extents it mentions. Expressions are `Term`s, so that formulas read as such.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
-
-from graft.backends.host.extents import Extents
-from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Parameters
 from graft.backends.host.storage import Storage
 from graft.base.dims import AnyDim, product
-from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Value
-from graft.loop.build import Operand, Term, load, term
+from graft.loop.build import Operand, Term, load, minimum, term
 from graft.loop.ir import (
     INDEX,
     Allocate,
     Block,
+    Broadcast,
     Buffer,
     Const,
-    Expr,
     For,
-    Function,
     If,
     Let,
     LoopKind,
+    Ramp,
     Scope,
     Stmt,
     Store,
     Var,
     While,
 )
-from graft.loop.traverse import walk_all, walk_expr, walk_stmt
+
+CHUNK_VECTORS = 64  # that a thread copies at a time
 
 
-@dataclass
-class Writer:
-    """Collects the parameters of a kernel of one node while its body is written."""
-
-    group: Group
-    stores: Stores
-    extents: Extents = field(default_factory=Extents)
-    _buffers: list[Buffer] = field(default_factory=list)
-    _arguments: list[Value | Array] = field(default_factory=list)
+class Writer(Parameters):
+    """Collects the parameters of a kernel of one node: its tensors as flat buffers."""
 
     def operand(self, number: int) -> Buffer | None:
         """An input of the node as a flat buffer; None where it is left out."""
@@ -60,12 +50,12 @@ class Writer:
             return None
         literal = self.group.constants.get(value)
         if literal is None:
-            return self._flat(f"a{number}", self.stores[value], value)
+            return self._append_flat(f"a{number}", self.stores[value], value)
         storage = Storage(literal.type.dtype, literal.array.shape)
-        return self._flat(f"a{number}", storage, storage.pack(literal.array))
+        return self._append_flat(f"a{number}", storage, storage.pack(literal.array))
 
-    def given(self, number: int) -> Buffer:
-        """An input that is there."""
+    def present_operand(self, number: int) -> Buffer:
+        """An input that is not left out."""
         buffer = self.operand(number)
         if buffer is None:
             raise InternalError(f"{self.group.node.op.name} has no operand {number}")
@@ -74,45 +64,18 @@ class Writer:
     def result(self, number: int) -> Buffer:
         """An output as a flat buffer."""
         value = self.group.node.outputs[number]
-        return self._flat(f"r{number}", self.stores[value], value)
+        return self._append_flat(f"r{number}", self.stores[value], value)
 
-    def table(self, name: str, array: Array) -> Buffer:
-        """Numbers that the kernel itself brings along; there is room for one if there are none."""
-        filled = array if array.size else np.zeros(1, array.dtype)
-        storage = Storage(dtype_of(filled.dtype), filled.shape)
-        return self._flat(name, storage, storage.pack(filled))
-
-    def _flat(self, name: str, storage: Storage, argument: Value | Array) -> Buffer:
+    def _append_flat(self, name: str, storage: Storage, argument: Value | Array) -> Buffer:
         count = self.extents.expr(product(storage.shape))
         buffer = Buffer(name, storage.dtype, (count,), alignment=storage.alignment)
-        self._buffers.append(buffer)
-        self._arguments.append(argument)
+        self.buffers.append(buffer)
+        self.arguments.append(argument)
         return buffer
 
     def dim(self, dim: AnyDim) -> Term:
         """An extent as a number of the kernel's."""
         return Term(self.extents.expr(dim))
-
-    def kernel(self, body: Stmt) -> Kernel:
-        """The finished kernel."""
-        node = self.group.node
-        names = {part.name for part in self._parts(body) if isinstance(part, Var)}
-        used = sorted(names & self.extents.names, key=lambda name: int(name[1:]))
-        scalars = tuple(Var(name) for name in used)
-        place = (node.place.node if node.place else "") or node.output.name
-        notes = (f"{node.op.name} {place}",)
-        function = Function("kernel", (*self._buffers, *scalars), body, notes)
-        types = [value.type for value in node.args]
-        work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
-        return Kernel(function, tuple(self._arguments), work, self.extents.passed(function))
-
-    def _parts(self, body: Stmt) -> Iterator[Expr]:
-        """Everything that may mention a scalar."""
-        yield from walk_all(body)
-        allocated = (s.buffer for s in walk_stmt(body) if isinstance(s, Allocate))
-        for buffer in (*self._buffers, *allocated):
-            for extent in buffer.extents:
-                yield from walk_expr(extent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +149,61 @@ def with_memory(body: Stmt, *owners: Cell | Buffer) -> Stmt:
     for owner in reversed(owners):
         body = Allocate(owner.buffer if isinstance(owner, Cell) else owner, body)
     return body
+
+
+def ramp(start: Term, lanes: int) -> Term:
+    """Neighbouring indices, one for each lane of a vector."""
+    return Term(Ramp(start.expr, 1, lanes)) if lanes > 1 else start
+
+
+def spread(value: Term, lanes: int) -> Term:
+    """A number in all lanes of a vector."""
+    return Term(Broadcast(value.expr, lanes), value.sources) if lanes > 1 else value
+
+
+def copy_runs(
+    source: Buffer,
+    target: Buffer,
+    run: Term,
+    lanes: int,
+    runs: Term | None = None,
+    stride: Operand = 0,
+    offset: Operand = 0,
+    tag: str = "",
+) -> Stmt:
+    """Copy `runs` runs of `run` neighbouring elements, or one, to places `stride` apart from
+    `offset` on; the threads share chunks of the runs."""
+    length = lanes * CHUNK_VECTORS
+    chunks = (run + (length - 1)) // length
+
+    def copied(line: Term, at: Term, width: int) -> Stmt:
+        here, there = (at, at) if runs is None else (line * run + at, line * stride + offset + at)
+        return store(target, ramp(there, width), load(source, ramp(here, width)))
+
+    def chunk(line: Term, start: Term, count: Term) -> Stmt:
+        vectors = count // lanes
+        return block(
+            loop(f"vector{tag}", vectors, lambda n: copied(line, start + n * lanes, lanes)),
+            loop(
+                f"element{tag}",
+                count % lanes,
+                lambda n: copied(line, start + n, 1),
+                vectors * lanes,
+            ),
+        )
+
+    def in_line(line: Term, number: Term) -> Stmt:
+        return let(
+            f"start{tag}",
+            number * length,
+            lambda start: let(
+                f"rest{tag}", minimum(run - start, length), partial(chunk, line, start)
+            ),
+        )
+
+    def job(number: Term) -> Stmt:
+        if runs is None:
+            return in_line(term(0), number)
+        return let(f"line{tag}", number // chunks, lambda line: in_line(line, number % chunks))
+
+    return parallel(f"job{tag}", chunks if runs is None else runs * chunks, job)

@@ -90,13 +90,10 @@ def expression(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
 
 def _kernel(group: Group, tensors: _Tensors, computed: Sequence[Tensor], target: Target) -> Kernel:
     arguments = [one for one in in_order(computed) if one.body is None] + [*computed]
-    node = group.node
-    function = _lowered(arguments, computed, target, (f"{group.label} {_place(node)}",))
-    passed = [tensors.argument(tensor) for tensor in arguments]
-    types = [value.type for value in node.args]
-    work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
-    packings = tensors.packings(arguments)
-    return Kernel(function, tuple(passed), work, tensors.extents.passed(function), packings)
+    function = _lowered(arguments, computed, target, (group.note,))
+    passed = tuple(tensors.argument(tensor) for tensor in arguments)
+    scalars, packings = tensors.extents.passed(function), tensors.packings(arguments)
+    return Kernel(function, passed, group.work, scalars, packings)
 
 
 def _lowered(
@@ -140,10 +137,6 @@ def _content(tensor: Tensor) -> tuple[Any, ...]:
     if isinstance(body, Reduce):
         body = (body.kind, body.body, body.axes, body.initial)
     return tensor.buffer, tensor.axes, body
-
-
-def _place(node: Node) -> str:
-    return (node.place.node if node.place else "") or node.output.name
 
 
 class _Tensors:

@@ -19,7 +19,6 @@ from graft.backends.host.kernel_template import Layout, Plan, kernel_template, p
 from graft.backends.host.kernels.channels import Channels
 from graft.backends.host.kernels.image import (
     ImageWriter,
-    needed,
     no_image,
     not_pointwise,
     not_readable,
@@ -56,7 +55,7 @@ def image_concat(group: Group, stores: Stores, target: Target) -> Plan | Refusal
     result = stores[group.output]
     if anchor.attrs.axis % 4 != 1 or anchor.output.dtype is not result.dtype:
         return Refusal("the images are not joined along their channels")
-    after = needed(group, group.nodes[-1].output, {anchor.output})
+    after = group.leading_to(group.nodes[-1].output, {anchor.output})
     values = operands(after, {anchor.output})
     reasons = (
         no_image(result),
@@ -72,7 +71,7 @@ def image_concat(group: Group, stores: Stores, target: Target) -> Plan | Refusal
 
 def _unfit(group: Group, stores: Stores, value: Value, result: Storage) -> str | None:
     """Why an image that is computed in the group cannot be, if it cannot."""
-    before = needed(group, value, ())
+    before = group.leading_to(value)
     if not before:
         return None
     size = source_block(group, stores, value)
@@ -155,7 +154,7 @@ class _Writer(ImageWriter):
         def stored(vector: Expr) -> Stmt:
             return self.store(point, {self.anchor.output: vector})
 
-        if needed(self.group, value, ()):
+        if self.group.leading_to(value):
             block = source_block(self.group, self.parameters.stores, value)
             return self.evaluator.at(channels.point(block), value, {}, stored)
         return stored(channels.load(*self.parameters.value(value)))

@@ -27,7 +27,6 @@ from graft.backends.host.kernel_template import Layout, Pattern, Plan, kernel_te
 from graft.backends.host.kernels.image import (
     ImageSchedule,
     ImageWriter,
-    needed,
     no_image,
     not_pointwise,
     not_readable,
@@ -265,7 +264,7 @@ def _moved_image(group: Group) -> Value | None:
 
 def _after(group: Group, ends: tuple[Value, ...]) -> tuple[Node, ...]:
     """What is computed from moved images."""
-    return needed(group, group.nodes[-1].output, ends)
+    return group.leading_to(group.nodes[-1].output, ends)
 
 
 def _unfit(group: Group, stores: Stores, source: Storage, ends: tuple[Value, ...]) -> str | None:

@@ -18,36 +18,28 @@ from graft.backends.host.kernel_template import Layout, Plan, kernel_template, p
 from graft.backends.host.kernels.image import (
     ImageWriter,
     group_lanes,
-    needed,
     no_image,
     not_pointwise,
     not_readable,
     operands,
     source_block,
 )
-from graft.backends.host.kernels.tile import balanced, runs
+from graft.backends.host.kernels.tile import Running, balanced, neutral, runs
 from graft.backends.host.point import BlockedPoint, over, plus, times
-from graft.backends.host.storage import index, shape_of
-from graft.base.dtypes import DType
+from graft.backends.host.storage import shape_of
 from graft.ir.graph import Node
-from graft.loop.build import constant
 from graft.loop.ir import (
     Allocate,
     Binary,
     BinaryKind,
     Block,
     Broadcast,
-    Buffer,
     Cast,
     Const,
     Expr,
     For,
     Let,
-    Load,
-    Ramp,
-    Scope,
     Stmt,
-    Store,
     Var,
 )
 from graft.ops.integer import BYTES
@@ -177,15 +169,6 @@ def default_schedule(target: Target, group: Group, block: int) -> PoolSchedule:
     return PoolSchedule(group_lanes(target, group, block), target.vector_registers - 4)
 
 
-def neutral(kind: BinaryKind, dtype: DType) -> float | int:
-    """What makes no difference to what is combined."""
-    if kind is BinaryKind.ADD:
-        return constant(0, dtype).value
-    if dtype.is_float:
-        return float("-inf")
-    return -1 << dtype.bits - 1 if dtype.is_signed_integer else 0
-
-
 @kernel_template(_COMBINED, Layout.BLOCKED, schedule=PoolSchedule, layouts=same_blocks)
 def pool2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A maximum or mean under windows with whatever is fused with it."""
@@ -206,11 +189,11 @@ def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
         return "the result has another dtype than what is pooled"
     if result.dtype in BYTES and anchor.op.name != "nn.max_pool2d":
         return f"a mean of {result.dtype}"
-    before = needed(group, source, ())
+    before = group.leading_to(source)
     read = operands(before, ()) if before else [source]
     if not source_block(group, stores, source):
         return "the data is no blocked image"
-    after = needed(group, group.nodes[-1].output, {anchor.output})
+    after = group.leading_to(group.nodes[-1].output, {anchor.output})
     later = operands(after, {anchor.output})
     return (
         not_pointwise((*before, *after))
@@ -233,7 +216,6 @@ class _Writer(ImageWriter):
         super().__init__(parameters, schedule.lanes)
         self.anchor = anchor
         self.kind = _COMBINED[anchor.op.name]
-        self.neutral = neutral(self.kind, self.result.dtype)
         self.columns = schedule.columns
         _, _, height, width = map(parameters.extent, shape_of(anchor.args[0]))
         self.vertical = Window.of(anchor.attrs, 0, height, self.height)
@@ -275,12 +257,14 @@ class _Writer(ImageWriter):
         for low, number in ((Const(0), start), (end, rest)):
             column = Var(self.fresh("column"))
             body.append(For(column, low, number, self.wide_window(first, column, 1)))
-        for run in runs(whole, self.most(self.columns)):
 
-            def tile(column: Expr, size: int = run.size) -> Stmt:
-                return self.tile(first, plus(column, start), size)
+        def tile(size: int, column: Expr) -> Stmt:
+            return self.tile(first, plus(column, start), size)
 
-            body.append(run.loop(Var(self.fresh("tile")), tile))
+        body += [
+            run.loop(Var(self.fresh("tile")), partial(tile, run.size))
+            for run in runs(whole, self.most(self.columns))
+        ]
         return [Let(start, begin, Let(whole, count, Block(tuple(body))))]
 
     def tiles(self, first: int, width: int) -> list[Stmt]:
@@ -314,7 +298,7 @@ class _Writer(ImageWriter):
             windows = [[pixel * horizontal.stride + s for s in steps] for pixel in range(size)]
             counts = [horizontal.size] * size
         places = sorted({place for window in windows for place in window})
-        columns = _Registers(self.fresh("columns"), self.result.dtype, len(places), self.lanes)
+        columns = self.running("columns", len(places))
         known = {place: columns.value(number) for number, place in enumerate(places)}
         finish = [
             self.finish(first, plus(column, pixel), [known[place] for place in window], Const(n))
@@ -328,11 +312,11 @@ class _Writer(ImageWriter):
             for number, place in enumerate(places)
         ]
         sums = For(line, self.first_line, self.lines, Block(tuple(updates)))
-        return Allocate(columns.buffer, Block((*columns.fill(self.neutral), sums, *finish)))
+        return Allocate(columns.buffer, Block((columns.clear(), sums, *finish)))
 
     def wide_window(self, first: int, column: Expr, _size: int) -> Stmt:
         """One pixel whose window has more columns than there are registers."""
-        total = _Registers(self.fresh("total"), self.result.dtype, 1, self.lanes)
+        total = self.running("total", 1)
         line, step = Var(self.fresh("ky")), Var(self.fresh("kx"))
         low, count = self.horizontal.clipped(column)
         counted = self.horizontal.clipped(column, self.counts_padding)[1]
@@ -340,7 +324,7 @@ class _Writer(ImageWriter):
         update = self.update(total, 0, self.source(first, line, place))
         sums = For(line, self.first_line, self.lines, For(step, low, count, update))
         finish = self.finish(first, column, [total.value(0)], counted)
-        return Allocate(total.buffer, Block((*total.fill(self.neutral), sums, finish)))
+        return Allocate(total.buffer, Block((total.clear(), sums, finish)))
 
     def source(self, first: int, line: Expr, column: Expr) -> BlockedPoint:
         """Where the data is read."""
@@ -348,50 +332,20 @@ class _Writer(ImageWriter):
         row = plus(vertical.start(self.row), times(line, vertical.dilation))
         return replace(self.point(column, first), row=row)
 
-    def update(self, registers: _Registers, number: int, point: BlockedPoint) -> Stmt:
-        """One more element of the data to what has been combined."""
+    def running(self, name: str, count: int) -> Running:
+        return Running(self.fresh(name), self.kind, count, self.lanes, self.result.dtype)
 
-        def combined(value: Expr) -> Stmt:
-            return registers.set(number, Binary(self.kind, registers.value(number), value))
-
-        return self.evaluator.at(point, self.anchor.args[0], {}, combined)
+    def update(self, running: Running, number: int, point: BlockedPoint) -> Stmt:
+        """Combine one more element of the data."""
+        return self.evaluator.at(point, self.anchor.args[0], {}, partial(running.add, number))
 
     def finish(self, first: int, column: Expr, parts: list[Expr], counted: Expr) -> Stmt:
         """What the columns of a window give together, through the epilogue, to memory."""
         dtype, lanes = self.result.dtype, self.lanes
-        nothing: Expr = Const(self.neutral, dtype, lanes)
+        nothing: Expr = Const(neutral(self.kind, dtype), dtype, lanes)
         total = reduce(partial(Binary, self.kind), parts) if parts else nothing
         if self.averages:
             number = Cast(dtype, times(self.counted, counted))
             scale = Binary(BinaryKind.DIVIDE, Const(1.0, dtype), number)
             total = Binary(BinaryKind.MULTIPLY, total, Broadcast(scale, lanes))
         return self.store(self.point(column, first), {self.anchor.output: total})
-
-
-@dataclass(frozen=True, slots=True)
-class _Registers:
-    """Some vectors that are kept in registers."""
-
-    name: str
-    dtype: DType
-    count: int
-    lanes: int
-
-    @property
-    def buffer(self) -> Buffer:
-        extents = (Const(self.count), Const(self.lanes))
-        return Buffer(self.name, self.dtype, extents, Scope.REGISTER)
-
-    def _at(self, number: int) -> tuple[Expr, ...]:
-        return index(number, Ramp(Const(0), 1, self.lanes))
-
-    def value(self, number: int) -> Expr:
-        return Load(self.buffer, self._at(number))
-
-    def set(self, number: int, value: Expr) -> Stmt:
-        return Store(self.buffer, self._at(number), value)
-
-    def fill(self, number: float) -> list[Stmt]:
-        """The same number to all."""
-        filling = Const(number, self.dtype, self.lanes)
-        return [self.set(each, filling) for each in range(self.count)]

@@ -20,7 +20,6 @@ from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.image import (
     Evaluator,
-    needed,
     not_pointwise,
     not_readable,
     operands,
@@ -29,7 +28,7 @@ from graft.backends.host.kernels.image import (
     source_block,
     vector_lanes,
 )
-from graft.backends.host.kernels.tile import Tile, parts, runs
+from graft.backends.host.kernels.tile import ACROSS, REDUCTIONS, Tile, neutral, parts, runs
 from graft.backends.host.kernels.vectors import mask_of, masked_store
 from graft.backends.host.point import (
     BlockedPoint,
@@ -65,13 +64,7 @@ from graft.target.target import Target
 
 # The axes of an image that its pixels are counted along, and that of its channels.
 PIXELS, CHANNELS = frozenset({2, 3}), frozenset({1})
-# What combines elements, and what makes no difference to it.
-REDUCTIONS = {
-    "mean": (BinaryKind.ADD, 0.0),
-    "sum": (BinaryKind.ADD, 0.0),
-    "max": (BinaryKind.MAXIMUM, float("-inf")),
-    "min": (BinaryKind.MINIMUM, float("inf")),
-}
+_ANCHORS = frozenset(REDUCTIONS) - {"prod"}
 LONGEST_CHAIN = 256  # additions in a row to one total of floats: rounding errors grow with them
 
 
@@ -99,9 +92,7 @@ def _layouts(group: Group, block: int) -> Iterator[Mapping[Value, tuple[int, ...
         yield {same[0]: (0, *BLOCKS)}
 
 
-@kernel_template(
-    REDUCTIONS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule, layouts=_layouts
-)
+@kernel_template(_ANCHORS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule, layouts=_layouts)
 def image_reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A reduction over rows and columns with whatever is fused with it."""
     block = reduced_block(group, stores, PIXELS)
@@ -113,7 +104,7 @@ def image_reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal
 
 def reduces_image(anchor: Node | None, *axes: frozenset[int]) -> bool:
     """Whether a node reduces an image along one of these sets of axes."""
-    if anchor is None or anchor.op.name not in REDUCTIONS or len(anchor.args) > 1:
+    if anchor is None or anchor.op.name not in _ANCHORS or len(anchor.args) > 1:
         return False
     shape, given = anchor.args[0].shape, anchor.attrs.axes
     is_image = shape is not None and len(shape) == 4 and 0 not in shape
@@ -126,7 +117,7 @@ def reduced_block(group: Group, stores: Stores, axes: frozenset[int]) -> int | R
     if not reduces_image(anchor, axes):
         return Refusal(f"an image is not reduced along its axes {sorted(axes)}")
     source = anchor.args[0]
-    before = needed(group, source, ())
+    before = group.leading_to(source)
     read = operands(before, ()) if before else [source]
     block = source_block(group, stores, source)
     result = stores[group.output]
@@ -134,7 +125,7 @@ def reduced_block(group: Group, stores: Stores, axes: frozenset[int]) -> int | R
         return Refusal("the data is no blocked image, or the result is one")
     if anchor.output.dtype is not result.dtype:
         return Refusal(f"the result is {result.dtype}")
-    after = needed(group, group.nodes[-1].output, {anchor.output})
+    after = group.leading_to(group.nodes[-1].output, {anchor.output})
     reason = (
         not_pointwise(before)
         or not_readable(group, stores, read, shape_of(source), block)
@@ -166,7 +157,8 @@ class _PixelWriter:
         self.schedule = schedule
         self.anchor = anchor
         self.size = block
-        self.kind, self.start = REDUCTIONS[anchor.op.name]
+        self.kind = REDUCTIONS[anchor.op.name]
+        self.start = neutral(self.kind, anchor.output.dtype)
         extents = map(parameters.extent, shape_of(anchor.args[0]))
         self.batches, self.channels, self.height, self.width = extents
         self.blocks = over(plus(self.channels, block - 1), block)
@@ -186,25 +178,25 @@ class _PixelWriter:
         if isinstance(self.width, Const):
             count = min(count, int(self.width.value))
         tile = Tile(count, 1, lanes, self.evaluator.fresh(""), dtype)
-        start = partial(_same, Const(self.start, dtype, lanes))
+        start = Const(self.start, dtype, lanes)
         line = Var(self.evaluator.fresh("row"))
-        pixels: list[Stmt] = []
-        for run in parts(self.width, count):
-            turn = Var(self.evaluator.fresh("tile"))
 
-            def added(column: Expr, size: int = run.size) -> Stmt:
-                updates = [self.update(tile, first, line, column, pixel) for pixel in range(size)]
-                return Block(tuple(updates))
+        def added(size: int, column: Expr) -> Stmt:
+            updates = [self.update(tile, first, line, column, pixel) for pixel in range(size)]
+            return Block(tuple(updates))
 
-            pixels.append(run.loop(turn, added))
+        pixels = [
+            run.loop(Var(self.evaluator.fresh("tile")), partial(added, run.size))
+            for run in parts(self.width, count)
+        ]
         if not self.is_long(count):
             sums = For(line, Const(0), self.height, Block(tuple(pixels)))
-            body = Block((tile.clear(start), sums, self.finish(tile, first)))
+            body = Block((tile.clear(lambda _: start), sums, self.finish(tile, first)))
             return Allocate(tile.accumulators, body)
         whole = Tile(1, 1, lanes, self.evaluator.fresh("_all"), DType.FLOAT64)
         total = Binary(self.kind, whole.value(0, 0), Cast(DType.FLOAT64, self.together(tile)))
         gathered = Store(whole.accumulators, whole.at(0, 0), total)
-        row = Block((tile.clear(start), *pixels, gathered))
+        row = Block((tile.clear(lambda _: start), *pixels, gathered))
         sums = For(line, Const(0), self.height, Allocate(tile.accumulators, row))
         body = Block((whole.clear(), sums, self.finish(whole, first)))
         return Allocate(whole.accumulators, body)
@@ -256,10 +248,6 @@ class _PixelWriter:
         )
 
 
-def _same(value: Expr, _vector: int) -> Expr:
-    return value
-
-
 def combined(kind: BinaryKind, terms: list[Expr]) -> Expr:
     """Terms combined in pairs: a sum then rounds less than one after the other."""
     while len(terms) > 1:
@@ -268,14 +256,7 @@ def combined(kind: BinaryKind, terms: list[Expr]) -> Expr:
     return terms[0]
 
 
-_ACROSS = {
-    BinaryKind.ADD: "reduce_add",
-    BinaryKind.MAXIMUM: "reduce_max",
-    BinaryKind.MINIMUM: "reduce_min",
-}
-
-
-@kernel_template(REDUCTIONS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule)
+@kernel_template(_ANCHORS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule)
 def image_channels(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A reduction over channels with whatever is fused with it."""
     block = reduced_block(group, stores, CHANNELS)
@@ -293,7 +274,8 @@ class _ChannelWriter:
     ) -> None:
         self.parameters, self.schedule = parameters, schedule
         self.anchor, self.size = anchor, block
-        self.kind, self.start = REDUCTIONS[anchor.op.name]
+        self.kind = REDUCTIONS[anchor.op.name]
+        self.start = neutral(self.kind, anchor.output.dtype)
         batches, channels, height, width = map(parameters.extent, shape_of(anchor.args[0]))
         assert isinstance(channels, Const)
         self.batches, self.height, self.width = batches, height, width
@@ -303,16 +285,13 @@ class _ChannelWriter:
         self.batch, self.row = Var("batch"), Var("row")
 
     def body(self) -> Stmt:
-        line: list[Stmt] = []
-        for run in runs(self.width, self.schedule.totals):
-
-            def tile(column: Expr, size: int = run.size) -> Stmt:
-                return self.pixels(column, size)
-
-            line.append(run.loop(Var(self.evaluator.fresh("tile")), tile))
+        line = [
+            run.loop(Var(self.evaluator.fresh("tile")), partial(self.pixels, run.size))
+            for run in runs(self.width, self.schedule.totals)
+        ]
         return shared(((self.batch, self.batches), (self.row, self.height)), Block(tuple(line)))
 
-    def pixels(self, column: Expr, count: int) -> Stmt:
+    def pixels(self, count: int, column: Expr) -> Stmt:
         """Some pixels: their vectors block by block, then the lanes of each."""
         lanes, dtype = self.schedule.lanes, self.result.dtype
         tile = Tile(count, 1, lanes, self.evaluator.fresh(""), dtype)
@@ -350,7 +329,7 @@ class _ChannelWriter:
         group = self.parameters.group
         total = tile.value(pixel, 0)
         if tile.lanes > 1:
-            total = Call(_ACROSS[self.kind], (total,), total.dtype)
+            total = Call(ACROSS[self.kind], (total,), total.dtype)
         if self.anchor.op.name == "mean":
             divisor = Const(float(self.channels), total.dtype)
             total = Binary(BinaryKind.DIVIDE, total, divisor)
