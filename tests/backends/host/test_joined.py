@@ -8,8 +8,8 @@ from tests.backends.host.nets import Net
 
 from graft.backends.host.aliases import located
 from graft.backends.host.lowering.assemble import NativeStep, assemble
+from graft.backends.host.lowering.buffers import Part, Slot, part_of
 from graft.backends.host.lowering.builder import build_assembled
-from graft.backends.host.lowering.homes import Part, Slot, within
 from graft.backends.host.lowering.segments import SegmentCompiler
 from graft.backends.host.storage import Storage
 from graft.base.dtypes import DType
@@ -189,7 +189,7 @@ def test_outputs_that_are_cut_or_joined() -> None:
 
 def test_a_part_of_a_part() -> None:
     slot = Slot(0, 1024)
-    assert within(within(slot, 128, 512), 64, 64) == Part(slot, 192, 64)
+    assert part_of(part_of(slot, 128, 512), 64, 64) == Part(slot, 192, 64)
 
 
 @pytest.mark.parametrize(

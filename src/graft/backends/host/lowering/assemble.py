@@ -20,16 +20,16 @@ from graft.backends.host.kernel import Kernel
 from graft.backends.host.kernel_memo import Kernels
 from graft.backends.host.kernels.relayout import copied
 from graft.backends.host.layout import choose_layout
-from graft.backends.host.lowering.homes import (
-    Abroad,
+from graft.backends.host.lowering.buffers import (
     Constant,
-    Home,
+    DeviceBuffer,
+    DeviceBuffers,
+    HostBuffer,
     Input,
     Output,
     Part,
     Slot,
-    Travels,
-    within,
+    part_of,
 )
 from graft.backends.host.storage import Storage, covers, row_major, shape_of
 from graft.base.dims import Dim
@@ -47,10 +47,10 @@ from graft.target.target import Target
 
 @dataclass(frozen=True, eq=False)
 class NativeStep:
-    """A kernel and what it is called with."""
+    """A kernel call."""
 
     symbol: str
-    homes: tuple[Home, ...]
+    buffers: tuple[HostBuffer, ...]
     label: str
     work: Work
     node: Node | None
@@ -62,8 +62,8 @@ class ReferenceStep:
     """A node on the reference evaluator, and why."""
 
     node: Node
-    inputs: tuple[tuple[Home | Abroad, Storage], ...]
-    outputs: tuple[tuple[Home | Abroad, Storage], ...]
+    inputs: tuple[tuple[HostBuffer | DeviceBuffer, Storage], ...]
+    outputs: tuple[tuple[HostBuffer | DeviceBuffer, Storage], ...]
     reason: str
 
 
@@ -74,11 +74,11 @@ class RegionStep(ReferenceStep):
 
 @dataclass(frozen=True, eq=False)
 class TransferStep:
-    """A tensor's way to the memory of a device, or home: for which region, from or to where."""
+    """A copy of a tensor to or from the memory of a device, for a region."""
 
     region: Node
-    home: tuple[Home, Storage]
-    abroad: Abroad
+    host: tuple[HostBuffer, Storage]
+    device: DeviceBuffer
     upload: bool
 
 
@@ -90,7 +90,7 @@ class Assembly:
     functions: dict[str, Function] = field(default_factory=dict)
     constants: list[Array] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
-    begin: Callable[[Function], None] | None = None  # is told of functions as they are made
+    begin: Callable[[Function], None] | None = None  # called with each new function
     # Functions by the identity of their bodies, which those of the same structure share.
     _named: dict[int, tuple[Function, str]] = field(default_factory=dict)
 
@@ -101,7 +101,7 @@ class Assembly:
         return made
 
     def symbol(self, function: Function) -> str:
-        """The function's name in the program: equal functions are one."""
+        """The name of a function in the program; equal functions have one."""
         known, name = self._named.get(id(function.body), (None, ""))
         if known is not None and known.parameters is function.parameters:
             self.functions[name] = replace(self.functions[name], notes=function.notes)
@@ -132,8 +132,8 @@ def assemble(
     """Turn a fused graph with static shapes into steps.
 
     `spaces` are the memory spaces of regions that do not work in the host's memory, by label.
-    `kernels` are those that other parts of the model have already. `begin` is told of each of the
-    assembly's functions once, in their order, as soon as it is made."""
+    `kernels` are those that other parts of the model have already. `begin` is called with each new
+    function, in order, as soon as it is written."""
     return _Assembler(graph, target, spaces or {}, kernels or Kernels(target), begin).run()
 
 
@@ -148,30 +148,30 @@ class _Assembler:
     ) -> None:
         self.graph = graph
         self.kernels = kernels
-        self.travels = Travels(spaces)
-        self.made = Assembly(begin=begin)
+        self.device_buffers = DeviceBuffers(spaces)
+        self.assembly = Assembly(begin=begin)
         self.constants: dict[Value, Literal] = {
             node.output: node.attrs.value for node in graph.nodes if node.op.name == "constant"
         }
         self.layout = choose_layout(graph, self.constants, target, accuracy=kernels.accuracy)
-        self.chosen = dict(self.layout.storages)
+        self.storages = dict(self.layout.storages)
         self.joins = Joins(graph)
-        self.joints = self.joins.joints(self.chosen)
-        self.chosen.update((value, joint.storage) for value, joint in self.joints.items())
-        self.homes: dict[Value, dict[Storage, Home]] = {}
+        self.joints = self.joins.joints(self.storages)
+        self.storages.update((value, joint.storage) for value, joint in self.joints.items())
+        self.buffers: dict[Value, dict[Storage, HostBuffer]] = {}
         self.outputs = _output_roots(graph)
         for number, value in enumerate(graph.inputs):
-            self.homes[value] = {row_major(value).users: Input(number)}
+            self.buffers[value] = {row_major(value).users: Input(number)}
 
     def run(self) -> Assembly:
         for node in self.graph.nodes:
             if node.op.name == "constant":
                 continue
-            if node.op.name == "region" and node.attrs.label in self.travels.spaces:
+            if node.op.name == "region" and node.attrs.label in self.device_buffers.spaces:
                 _on_device(self, node)
                 continue
             for value in node.args:
-                _bring_home(self, value)
+                _bring_to_host(self, value)
             if is_view(node):
                 self.view(node)
             elif node.op.name == "region":
@@ -181,29 +181,29 @@ class _Assembler:
             elif not self.is_joined(node) and not self.is_cut(node):
                 self.compute(node)
         for number, value in enumerate(self.graph.outputs):
-            _bring_home(self, value)
+            _bring_to_host(self, value)
             self.deliver(number, value)
-        return self.made
+        return self.assembly
 
     def view(self, node: Node) -> None:
-        """The operand's memory under another shape."""
-        source, home = self.in_rows(node.args[0])
+        """Describe the operand's memory by another shape."""
+        source, buffer = self.in_rows(node.args[0])
         storage = replace(source, shape=shape_of(node.output))
-        self.homes[node.output] = {storage: home}
+        self.buffers[node.output] = {storage: buffer}
 
     def rename(self, node: Node, moved: ChannelsLast) -> None:
-        """Rows of channels as the image in one block that they are, or such an image as rows."""
+        """Describe rows of channels as an image in one block, or such an image as rows."""
         if moved.makes_image:
-            rows, home = self.in_rows(moved.operand)
-            self.homes[node.output] = {moved.stored(rows): home}
+            rows, buffer = self.in_rows(moved.operand)
+            self.buffers[node.output] = {moved.stored(rows): buffer}
             return
-        rows, home = self.destination(node.output)
+        rows, buffer = self.destination(node.output)
         image = moved.stored(rows)
-        if image in self.homes[moved.operand]:
-            self.homes[node.output] = {rows: self.homes[moved.operand][image]}
+        if image in self.buffers[moved.operand]:
+            self.buffers[node.output] = {rows: self.buffers[moved.operand][image]}
             return
         source = self.current(moved.operand)
-        self.homes[moved.operand][image] = home
+        self.buffers[moved.operand][image] = buffer
         self.relayout(moved.operand, source, image)
 
     def compute(self, node: Node) -> None:
@@ -222,29 +222,32 @@ class _Assembler:
 
     def is_joined(self, node: Node) -> bool:
         """Whether a concatenation's operands have all been made where they belong."""
-        if node.op.name != "concatenate" or node.output not in self.homes:
+        if node.op.name != "concatenate" or node.output not in self.buffers:
             return False
         roots = [self.joins.root(value) for value in node.args]
         if all(root in self.joints for root in roots):
             return True
-        self.homes[node.output] = {}  # some are elsewhere, so the whole is copied together
+        self.buffers[node.output] = {}  # some are elsewhere, so all are copied
         return False
 
     def is_cut(self, node: Node) -> bool:
-        """Whether the results are ranges of the operand's memory; then they get their homes."""
+        """Whether the results are ranges of the operand's memory; then they get their buffers."""
         found = cuts(node)
         source = node.args[0] if node.args else None
-        if found is None or source not in self.homes:
+        if found is None or source not in self.buffers:
             return False
         axis, ranges = found
-        for storage, home in self.homes[source].items():
+        for storage, buffer in self.buffers[source].items():
             places = [located(storage, axis, part.first, part.count) for part in ranges]
-            if isinstance(home, Slot | Part) and storage.block == self.chosen[node.output].block:
+            if (
+                isinstance(buffer, Slot | Part)
+                and storage.block == self.storages[node.output].block
+            ):
                 if None in places:
                     continue
                 for part, place in zip(ranges, filter(None, places), strict=True):
                     inner, offset = place
-                    self.homes[part.value] = {inner: within(home, offset, inner.static_bytes)}
+                    self.buffers[part.value] = {inner: part_of(buffer, offset, inner.static_bytes)}
                 return True
         return False
 
@@ -262,7 +265,7 @@ class _Assembler:
             needs_halo = group.anchor is not None and value is group.anchor.args[0]
             there = {
                 one.block: one
-                for one in self.homes[outer]
+                for one in self.buffers[outer]
                 if not needs_halo or covers(one.halo, self.layout.stored(outer, one.block).halo)
             }
             fitting = (there[block] for block in blocks if block in there)
@@ -270,150 +273,154 @@ class _Assembler:
         return stores
 
     def current(self, value: Value) -> Storage:
-        """The storage that a value has now; of several, a blocked one."""
-        return max(self.homes[value], key=lambda storage: storage.block)
+        """A storage in which a value exists, preferably a blocked one."""
+        return max(self.buffers[value], key=lambda storage: storage.block)
 
-    def destination(self, value: Value) -> tuple[Storage, Home]:
-        """Where a result goes."""
-        storage = self.chosen[value]
+    def destination(self, value: Value) -> tuple[Storage, HostBuffer]:
+        """The storage and buffer of a result."""
+        storage = self.storages[value]
         direct = value in self.outputs and not storage.block
         storage = storage.users if direct else storage
-        known = self.homes.setdefault(value, {})
+        known = self.buffers.setdefault(value, {})
         if storage not in known:
             known[storage] = Output(self.outputs[value]) if direct else self.memory(value, storage)
         return storage, known[storage]
 
     def memory(self, value: Value, storage: Storage) -> Slot | Part:
-        """A slot, or the value's part of what it will be joined to."""
+        """A slot, or a part of the slot of the concatenation that the value is an operand of."""
         joint = self.joints.get(value)
         if joint is None:
-            return self.made.slot(storage)
+            return self.assembly.slot(storage)
         whole = self.destination(joint.whole)[1]
         assert isinstance(whole, Slot)
-        return within(whole, joint.offset, storage.static_bytes)
+        return part_of(whole, joint.offset, storage.static_bytes)
 
     def native(self, group: Group, kernel: Kernel, stores: Mapping[Value, Storage]) -> None:
-        homes = tuple(
+        buffers = tuple(
             self.read(argument, stores[argument])
             if isinstance(argument, Value)
-            else self.made.constant(argument)
+            else self.assembly.constant(argument)
             for argument in kernel.arguments
         )
-        symbol = self.made.symbol(kernel.function)
-        step = NativeStep(symbol, homes, group.label, kernel.work, group.node, kernel.scalars)
-        self.made.steps.append(step)
+        symbol = self.assembly.symbol(kernel.function)
+        step = NativeStep(symbol, buffers, group.label, kernel.work, group.node, kernel.scalars)
+        self.assembly.steps.append(step)
 
-    def read(self, value: Value, storage: Storage) -> Home:
-        """A value in some storage, brought about by a relayout where it is not there yet."""
-        known = self.homes[value]
+    def read(self, value: Value, storage: Storage) -> HostBuffer:
+        """The buffer of a value in some storage, after a relayout where there is none yet."""
+        known = self.buffers[value]
         if storage not in known:
             source = self.current(value)
-            known[storage] = self.made.slot(storage)
+            known[storage] = self.assembly.slot(storage)
             self.relayout(value, source, storage)
         return known[storage]
 
     def relayout(self, value: Value, source: Storage, target: Storage) -> None:
-        homes = (self.homes[value][source], self.homes[value][target])
+        buffers = (self.buffers[value][source], self.buffers[value][target])
         function, passed = self.kernels.relayout(source, target)
-        symbol = self.made.symbol(function)
+        symbol = self.assembly.symbol(function)
         work = Work(bytes=source.nbytes + target.nbytes)
-        self.made.steps.append(NativeStep(symbol, homes, "relayout", work, None, passed))
+        self.assembly.steps.append(NativeStep(symbol, buffers, "relayout", work, None, passed))
 
-    def in_rows(self, value: Value) -> tuple[Storage, Home]:
+    def in_rows(self, value: Value) -> tuple[Storage, HostBuffer]:
         """A value in row-major storage."""
         if value in self.constants:
             storage = row_major(value)
-            return storage, self.made.constant(storage.pack(self.constants[value].array))
-        for storage, home in self.homes[value].items():
+            return storage, self.assembly.constant(storage.pack(self.constants[value].array))
+        for storage, buffer in self.buffers[value].items():
             if not storage.block:
-                return storage, home
+                return storage, buffer
         return row_major(value), self.read(value, row_major(value))
 
     def in_python(self, node: Node, kind: type[ReferenceStep], reason: str) -> None:
         """A step outside of native code, on row-major tensors."""
         rows = [self.in_rows(value) for value in node.args]
-        inputs = tuple((home, storage) for storage, home in rows)
+        inputs = tuple((buffer, storage) for storage, buffer in rows)
         outputs = []
         for value in node.outputs:
             _as_rows(self, value)
-            storage, home = self.destination(value)
-            outputs.append((home, storage))
-        self.made.steps.append(kind(node, inputs, tuple(outputs), reason))
+            storage, buffer = self.destination(value)
+            outputs.append((buffer, storage))
+        self.assembly.steps.append(kind(node, inputs, tuple(outputs), reason))
 
     def deliver(self, number: int, value: Value) -> None:
-        """See to it that an output is in the user's memory."""
-        there = value in self.constants or any(not one.block for one in self.homes[value])
-        storage, home = self.in_rows(value) if there else (None, None)
-        if home == Output(number):
+        """Copy an output to the user's memory, unless it is there."""
+        there = value in self.constants or any(not one.block for one in self.buffers[value])
+        storage, buffer = self.in_rows(value) if there else (None, None)
+        if buffer == Output(number):
             return
         users = row_major(value).users
         if storage is None:
             source = self.current(value)
-            self.homes[value][users] = Output(number)
+            self.buffers[value][users] = Output(number)
             self.relayout(value, source, users)
         else:
-            self.copy(value, storage, home, number)
+            self.copy(value, storage, buffer, number)
 
-    def copy(self, value: Value, storage: Storage, home: Home | None, number: int) -> None:
+    def copy(self, value: Value, storage: Storage, buffer: HostBuffer | None, number: int) -> None:
         """An output that is an input, a constant or another output as well."""
-        assert home is not None
+        assert buffer is not None
         extents = Extents()
         function = copied(storage.nbytes, extents)
         step = NativeStep(
-            self.made.symbol(function),
-            (home, Output(number)),
+            self.assembly.symbol(function),
+            (buffer, Output(number)),
             f"copy {value.name}",
             Work(bytes=2 * storage.nbytes),
             None,
             extents.passed(function),
         )
-        self.made.steps.append(step)
+        self.assembly.steps.append(step)
 
 
 def _as_rows(assembler: _Assembler, value: Value) -> None:
-    """A result is to be row-major, and not where a kernel would have put it."""
-    assembler.chosen[value] = row_major(value)
+    """Give a result row-major storage of its own."""
+    assembler.storages[value] = row_major(value)
     assembler.joints.pop(value, None)
-    assembler.homes[value] = {}
+    assembler.buffers[value] = {}
 
 
 def _on_device(assembler: _Assembler, node: Node) -> None:
-    """A region that reads and writes the memory of a device; what it needs is brought there."""
-    space = assembler.travels.spaces[node.attrs.label]
+    """Call a region in the memory of a device, after copying its operands there."""
+    space = assembler.device_buffers.spaces[node.attrs.label]
     for value in node.args:
-        if not assembler.travels.is_at(value, space):
-            _bring_home(assembler, value)  # from another device there is no other way
-            storage, home = assembler.in_rows(value)
-            there = assembler.travels.arrive(value, space)
-            assembler.made.steps.append(TransferStep(node, (home, storage), there, upload=True))
+        if not assembler.device_buffers.has(value, space):
+            _bring_to_host(assembler, value)  # from another device there is no other way
+            storage, buffer = assembler.in_rows(value)
+            there = assembler.device_buffers.add(value, space)
+            assembler.assembly.steps.append(
+                TransferStep(node, (buffer, storage), there, upload=True)
+            )
     for value in node.outputs:
         _as_rows(assembler, value)
-        assembler.travels.make(value, space, node)
+        assembler.device_buffers.add_result(value, space, node)
     operands = [
-        tuple((assembler.travels.at(value, space), row_major(value)) for value in values)
+        tuple((assembler.device_buffers.get(value, space), row_major(value)) for value in values)
         for values in (node.args, node.outputs)
     ]
-    assembler.made.steps.append(RegionStep(node, operands[0], operands[1], ""))
+    assembler.assembly.steps.append(RegionStep(node, operands[0], operands[1], ""))
     for value in node.outputs:
-        if _is_wanted_elsewhere(assembler, value, space):
-            _bring_home(assembler, value)  # at once, so that its memory can be used again
+        if _is_read_elsewhere(assembler, value, space):
+            _bring_to_host(assembler, value)  # at once, so that its memory can be used again
 
 
-def _is_wanted_elsewhere(assembler: _Assembler, value: Value, space: str) -> bool:
-    """Whether something outside of a memory space reads a value that is made there."""
-    graph, spaces = assembler.graph, assembler.travels.spaces
+def _is_read_elsewhere(assembler: _Assembler, value: Value, space: str) -> bool:
+    """Whether something outside of a memory space reads a value."""
+    graph, spaces = assembler.graph, assembler.device_buffers.spaces
     return value in graph.outputs or any(
         user.op.name != "region" or spaces.get(user.attrs.label) != space
         for user in graph.users.get(value, ())
     )
 
 
-def _bring_home(assembler: _Assembler, value: Value) -> None:
-    """See to it that a value is in the host's memory."""
-    if value in assembler.travels.made and not assembler.homes[value]:
-        region, abroad = assembler.travels.made[value]
-        storage, home = assembler.destination(value)
-        assembler.made.steps.append(TransferStep(region, (home, storage), abroad, upload=False))
+def _bring_to_host(assembler: _Assembler, value: Value) -> None:
+    """Copy a value to the host's memory, unless it is there."""
+    if value in assembler.device_buffers.results and not assembler.buffers[value]:
+        region, device = assembler.device_buffers.results[value]
+        storage, buffer = assembler.destination(value)
+        assembler.assembly.steps.append(
+            TransferStep(region, (buffer, storage), device, upload=False)
+        )
 
 
 def _output_roots(graph: Graph) -> dict[Value, int]:

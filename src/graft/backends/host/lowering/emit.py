@@ -1,9 +1,9 @@
-"""Assembly -> instructions: kernel calls in segments, and what other backends or the evaluator run
+"""Assembly to instructions: kernel calls in segments, and calls of other backends or the evaluator
 between them.
 
-Memory is planned for the whole assembly. What only one segment works in lies in its own part of the
-arena. Where there is more than one segment, all of it lies in the program's memory pool, and what
-is read or written between segments are values there.
+Memory is planned for the whole assembly. A single segment has its own part of the arena. Where
+there is more than one segment, all slots lie in the program's memory pool, and what is read
+or written between segments are values there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from graft.backends.host.lowering.assemble import (
     RegionStep,
     TransferStep,
 )
-from graft.backends.host.lowering.homes import Abroad, Constant, Home, Input, Output, Part, Slot
+from graft.backends.host.lowering.buffers import (
+    Constant,
+    DeviceBuffer,
+    HostBuffer,
+    Input,
+    Output,
+    Part,
+    Slot,
+)
 from graft.backends.host.lowering.values import Values
 from graft.backends.host.storage import Storage
 from graft.backends.reference.stored import evaluated_graph
@@ -41,9 +49,9 @@ AnyStep = NativeStep | ReferenceStep | TransferStep
 
 @dataclass
 class Emitted:
-    """The instructions of an assembly. `makes` are the values that kernel calls and instructions
-    make, in the order in which they run, with the step of each; mere relayouts make none. `bound`
-    is the arena that no plan can do without, where that is a number."""
+    """The instructions of an assembly. `makes` has the kernel calls and instructions in the order
+    in which they run, each with the name of the value it computes (empty for mere relayouts).
+    `bound` is the least arena of any memory plan, where that is a number."""
 
     instructions: list[p.Instruction] = field(default_factory=list)
     makes: list[tuple[p.KernelCall | p.Instruction, str]] = field(default_factory=list)
@@ -62,8 +70,8 @@ def emit(
 ) -> Emitted:
     """The instructions of an assembly on values with these numbers.
 
-    Where there are guards, the assembly has one more output, which is what they find. `label` goes
-    before the names of functions, of which a program has one table."""
+    Where there are guards, the last output of the assembly counts their violations. `label` is a
+    prefix of the functions' names, of which a program has one table."""
     return _Emitter(assembly, values, inputs, outputs, checks, guards, label).emit()
 
 
@@ -81,67 +89,67 @@ class _Emitter:
         self._assembly, self._values = assembly, values
         self._inputs, self._outputs = inputs, list(outputs)
         self._checks, self._guards, self._label = checks, guards, label
-        self._found: int | None = None
+        self._violations: int | None = None
         if guards:
             extents = (len(guards),)
-            self._found = values.add(Value("out_of_range", DType.INT64, extents, alignment=8))
-            self._outputs.append(self._found)
+            self._violations = values.add(Value("out_of_range", DType.INT64, extents, alignment=8))
+            self._outputs.append(self._violations)
         self._constants = [values.add_constant(array) for array in assembly.constants]
         # Segments share memory where something runs between them.
         self._is_cut = not all(isinstance(step, NativeStep) for step in assembly.steps)
         self._memory = _Memory(assembly, is_shared=self._is_cut)
-        self._made = {*inputs}
-        self._seen: dict[tuple[Home | Abroad, tuple[int, ...]], int] = {}
-        self._in_slots: dict[Slot | None, int] = {}  # values that functions have put there
+        self._defined = {*inputs}
+        self._numbers: dict[tuple[HostBuffer | DeviceBuffer, tuple[int, ...]], int] = {}
+        self._in_slots: dict[Slot | None, int] = {}  # the value that a function has written to each
         self._calls: list[tuple[p.KernelCall, NativeStep]] = []
-        self._result = Emitted(bound=self._memory.plan.bound)
+        self._emitted = Emitted(bound=self._memory.plan.bound)
 
     def emit(self) -> Emitted:
         for number, step in enumerate(self._assembly.steps):
             if isinstance(step, NativeStep):
                 self._calls.append((self._call(step), step))
             else:
-                self._finish_segment()
-                self._outside(f"{self._label} {number}".strip(), step)
-        self._finish_segment()
+                self._end_segment()
+                self._emit_outside(f"{self._label} {number}".strip(), step)
+        self._end_segment()
         # Outputs without elements may have no step.
-        missing = [number for number in self._outputs if number not in self._made]
+        missing = [number for number in self._outputs if number not in self._defined]
         if missing:
-            self._result.instructions.append(p.Segment((), tuple(missing), ()))
+            self._emitted.instructions.append(p.Segment((), tuple(missing), ()))
         if self._is_cut:
             self._values.pool |= dict.fromkeys(self._memory.size)
-        return self._result
+        return self._emitted
 
     def _call(self, step: NativeStep) -> p.KernelCall:
         function = self._assembly.functions[step.symbol]
         return p.KernelCall(
             step.symbol,
-            (*(self._buffer(home) for home in step.homes), p.Scratch()),
+            (*(self._buffer(buffer) for buffer in step.buffers), p.Scratch()),
             step.scalars,
             step.label,
-            _told(step.work.macs * 2 + step.work.flops),
+            _or_zero(step.work.macs * 2 + step.work.flops),
             self._moved(step),
             (step.node.place if step.node else None) or Place(),
             not is_parallel(function),
         )
 
     def _moved(self, step: NativeStep) -> AnyDim:
-        """Bytes that a kernel reads or writes, each once."""
-        sizes = [self._size(home) for home in step.homes]
+        """The bytes that a kernel reads or writes, each once."""
+        sizes = [self._size(buffer) for buffer in step.buffers]
         if all(isinstance(size, int) for size in sizes):
             return sum(size for size in sizes if isinstance(size, int))
-        return _told(step.work.bytes)
+        return _or_zero(step.work.bytes)
 
-    def _size(self, home: Home) -> AnyDim:
-        match home:
+    def _size(self, buffer: HostBuffer) -> AnyDim:
+        match buffer:
             case Slot() | Part():
-                return home.nbytes
+                return buffer.nbytes
             case Constant(index):
                 return int(self._assembly.constants[index].nbytes)
-        return _nbytes(self._values.values[self._number(home)])
+        return _nbytes(self._values.values[self._number(buffer)])
 
-    def _number(self, home: Input | Output | Constant) -> int:
-        match home:
+    def _number(self, buffer: Input | Output | Constant) -> int:
+        match buffer:
             case Input(index):
                 return self._inputs[index]
             case Output(index):
@@ -149,55 +157,55 @@ class _Emitter:
             case Constant(index):
                 return self._constants[index]
 
-    def _buffer(self, home: Home) -> p.Buffer:
-        if isinstance(home, Slot | Part):
-            return self._memory.slot(home)
-        return self._number(home)
+    def _buffer(self, buffer: HostBuffer) -> p.Buffer:
+        if isinstance(buffer, Slot | Part):
+            return self._memory.slot(buffer)
+        return self._number(buffer)
 
-    def _finish_segment(self) -> None:
-        """The kernel calls since the last one as a segment."""
+    def _end_segment(self) -> None:
+        """Emit the kernel calls since the last segment as one."""
         if not self._calls:
             return
         calls = tuple(call for call, _ in self._calls)
         used = dict.fromkeys(one for call in calls for one in call.buffers if isinstance(one, int))
         own = [number for number in used if number not in self._constants]
-        read = [number for number in own if number in self._made]
-        slots = dict.fromkeys(slot_of(home) for _, step in self._calls for home in step.homes)
+        read = [number for number in own if number in self._defined]
+        slots = dict.fromkeys(slot_of(buffer) for _, step in self._calls for buffer in step.buffers)
         read += [self._in_slots[slot] for slot in slots if slot in self._in_slots]
-        made = [number for number in own if number not in self._made]
-        self._made |= {*made}
-        is_watched = self._found in made
+        made = [number for number in own if number not in self._defined]
+        self._defined |= {*made}
+        is_watched = self._violations in made
         scratch = dict.fromkeys(self._scratch(step) for _, step in self._calls)
-        self._result.instructions.append(
+        self._emitted.instructions.append(
             p.Segment(
                 tuple(dict.fromkeys(read)),
-                tuple(number for number in made if number != self._found),
+                tuple(number for number in made if number != self._violations),
                 calls,
                 () if self._is_cut else self._memory.plan.pools,
                 _largest(tuple(scratch)),
                 self._checks,
                 self._guards if is_watched else (),
-                self._found if is_watched else None,
+                self._violations if is_watched else None,
             )
         )
-        self._result.makes += [(call, _made_by(step)) for call, step in self._calls]
+        self._emitted.makes += [(call, _result_name(step)) for call, step in self._calls]
         self._checks, self._calls = (), []
 
     def _scratch(self, step: NativeStep) -> Dim:
-        return _known(scratch_dim(self._assembly.functions[step.symbol], step.scalars))
+        return _known_dim(scratch_dim(self._assembly.functions[step.symbol], step.scalars))
 
-    def _outside(self, number: str, step: ReferenceStep | TransferStep) -> None:
-        """A step outside of native code, on row-major tensors."""
+    def _emit_outside(self, number: str, step: ReferenceStep | TransferStep) -> None:
+        """Emit a step outside of native code, on row-major tensors."""
         made: p.Instruction
         if isinstance(step, TransferStep):
             made = self._transfer(step)
         else:
-            read = tuple(self._read(home, storage) for home, storage in step.inputs)
-            results = tuple(self._written(home, storage) for home, storage in step.outputs)
+            read = tuple(self._operand_value(buffer, storage) for buffer, storage in step.inputs)
+            results = tuple(self._result_value(buffer, storage) for buffer, storage in step.outputs)
             made = self._function(number, step, read, results)
-        self._result.instructions.append(made)
-        self._result.makes.append((made, _made_by(step)))
-        self._made |= {*p.writes(made)}
+        self._emitted.instructions.append(made)
+        self._emitted.makes.append((made, _result_name(step)))
+        self._defined |= {*p.writes(made)}
         self._alias_outputs(step)
 
     def _function(
@@ -208,59 +216,63 @@ class _Emitter:
             return p.RegionCall(str(node.attrs.label), read, results, _label(step), location)
         name = f"{node.op.name}_{number}"
         made = p.Evaluate(name, read, results, evaluated_graph(node), _label(step), location)
-        self._result.evaluated.append((made, step))
+        self._emitted.evaluated.append((made, step))
         return made
 
     def _transfer(self, step: TransferStep) -> p.Transfer:
-        (home, storage), attrs = step.home, step.region.attrs
-        there = self._abroad(step.abroad)
-        at_home = self._read(home, storage) if step.upload else self._written(home, storage)
-        ends = (at_home, there) if step.upload else (there, at_home)
+        (buffer, storage), attrs = step.host, step.region.attrs
+        there = self._device_value(step.device)
+        on_host = (
+            self._operand_value(buffer, storage)
+            if step.upload
+            else self._result_value(buffer, storage)
+        )
+        ends = (on_host, there) if step.upload else (there, on_host)
         direction = "to" if step.upload else "from"
         label, location = f"{direction} {attrs.backend}", step.region.place or Place()
         return p.Transfer(str(attrs.label), *ends, step.upload, label, location)
 
-    def _abroad(self, abroad: Abroad) -> int:
+    def _device_value(self, device: DeviceBuffer) -> int:
         """A tensor in the memory of a device."""
-        key = abroad, abroad.shape
-        if key not in self._seen:
-            value = Value("", abroad.dtype, abroad.shape, space=abroad.space)
-            self._seen[key] = self._values.add(value)
-        return self._seen[key]
+        key = device, device.shape
+        if key not in self._numbers:
+            value = Value("", device.dtype, device.shape, space=device.space)
+            self._numbers[key] = self._values.add(value)
+        return self._numbers[key]
 
-    def _read(self, home: Home | Abroad, storage: Storage) -> int:
-        """The value that a function reads there; a view where it sees another shape."""
-        if isinstance(home, Abroad):
-            return self._abroad(home)
-        if isinstance(home, Constant):
-            array = self._assembly.constants[home.index]
+    def _operand_value(self, buffer: HostBuffer | DeviceBuffer, storage: Storage) -> int:
+        """The value that a function reads from a buffer; an alias where it has another shape."""
+        if isinstance(buffer, DeviceBuffer):
+            return self._device_value(buffer)
+        if isinstance(buffer, Constant):
+            array = self._assembly.constants[buffer.index]
             if array.shape == storage.sizes:
-                return self._constants[home.index]
+                return self._constants[buffer.index]
             return self._values.add_constant(array.reshape(storage.sizes))
-        key = home, storage.sizes
-        if key in self._seen:
-            return self._seen[key]
-        if isinstance(home, Slot | Part):
-            return self._read_slot(home, storage)
-        number = self._number(home)
+        key = buffer, storage.sizes
+        if key in self._numbers:
+            return self._numbers[key]
+        if isinstance(buffer, Slot | Part):
+            return self._slot_value(buffer, storage)
+        number = self._number(buffer)
         if self._values.values[number].shape == storage.sizes:
             return number
         return self._alias(number, key, storage)
 
-    def _read_slot(self, home: Slot | Part, storage: Storage) -> int:
-        """What kernels have put into the arena, or another function as another tensor."""
-        number = self._seen[home, storage.sizes] = self._add(home, storage)
-        made = self._in_slots.get(slot_of(home))
+    def _slot_value(self, buffer: Slot | Part, storage: Storage) -> int:
+        """A value in the arena that kernels, or a function under another shape, have written."""
+        number = self._numbers[buffer, storage.sizes] = self._add(buffer, storage)
+        made = self._in_slots.get(slot_of(buffer))
         if made is not None:
-            self._result.instructions.append(p.Alias(made, number))
+            self._emitted.instructions.append(p.Alias(made, number))
         else:
             self._produce(number)
-        self._made.add(number)
+        self._defined.add(number)
         return number
 
     def _produce(self, number: int) -> None:
         """Make a value in the arena a result of the last segment, which has written it."""
-        steps = self._result.instructions
+        steps = self._emitted.instructions
         for position in reversed(range(len(steps))):
             segment = steps[position]
             if isinstance(segment, p.Segment):
@@ -269,54 +281,54 @@ class _Emitter:
                 return
         raise InternalError("a function reads what nothing has written")
 
-    def _written(self, home: Home | Abroad, storage: Storage) -> int:
-        """The value that a function makes there."""
-        if isinstance(home, Abroad):
-            return self._abroad(home)
-        key = home, storage.sizes
-        if isinstance(home, Slot | Part):
-            number = self._seen[key] = self._add(home, storage)
-            self._in_slots[slot_of(home)] = number
+    def _result_value(self, buffer: HostBuffer | DeviceBuffer, storage: Storage) -> int:
+        """The value that a function writes to a buffer."""
+        if isinstance(buffer, DeviceBuffer):
+            return self._device_value(buffer)
+        key = buffer, storage.sizes
+        if isinstance(buffer, Slot | Part):
+            number = self._numbers[key] = self._add(buffer, storage)
+            self._in_slots[slot_of(buffer)] = number
             return number
-        number = self._number(home)
+        number = self._number(buffer)
         if self._values.values[number].shape == storage.sizes:
             return number
-        self._seen[key] = self._values.add(Value("", storage.dtype, storage.sizes))
-        return self._seen[key]
+        self._numbers[key] = self._values.add(Value("", storage.dtype, storage.sizes))
+        return self._numbers[key]
 
     def _alias_outputs(self, step: ReferenceStep | TransferStep) -> None:
-        """Outputs of the graph that a function has made under another shape."""
-        pairs = step.outputs if isinstance(step, ReferenceStep) else (step.home,)
-        for home, storage in pairs:
-            number = self._number(home) if isinstance(home, Output) else None
-            if number is not None and number not in self._made:
-                made = self._seen[home, storage.sizes]
-                self._result.instructions.append(p.Alias(made, number))
-                self._made.add(number)
+        """Define outputs of the graph that a function has written under another shape."""
+        pairs = step.outputs if isinstance(step, ReferenceStep) else (step.host,)
+        for buffer, storage in pairs:
+            number = self._number(buffer) if isinstance(buffer, Output) else None
+            if number is not None and number not in self._defined:
+                made = self._numbers[buffer, storage.sizes]
+                self._emitted.instructions.append(p.Alias(made, number))
+                self._defined.add(number)
 
     def _alias(
-        self, number: int, key: tuple[Home | Abroad, tuple[int, ...]], storage: Storage
+        self, number: int, key: tuple[HostBuffer | DeviceBuffer, tuple[int, ...]], storage: Storage
     ) -> int:
-        seen = self._seen[key] = self._values.add(Value("", storage.dtype, storage.sizes))
-        self._result.instructions.append(p.Alias(number, seen))
-        self._made.add(seen)
+        seen = self._numbers[key] = self._values.add(Value("", storage.dtype, storage.sizes))
+        self._emitted.instructions.append(p.Alias(number, seen))
+        self._defined.add(seen)
         return seen
 
-    def _add(self, home: Slot | Part, storage: Storage) -> int:
-        slot = self._memory.slot(home)
+    def _add(self, buffer: Slot | Part, storage: Storage) -> int:
+        slot = self._memory.slot(buffer)
         return self._values.add(Value("", storage.dtype, storage.sizes, slot=slot))
 
 
 class _Memory:
-    """Where slots lie in the arena."""
+    """The memory plan: offsets of slots in the arena."""
 
     def __init__(self, assembly: Assembly, is_shared: bool) -> None:
         spans = lifetimes(assembly)
         slots = list(spans)
         self.plan: ArenaPlan = plan_arena(
-            [Lifetime(_known(slot.nbytes), *spans[slot]) for slot in slots]
+            [Lifetime(_known_dim(slot.nbytes), *spans[slot]) for slot in slots]
         )
-        self._places: dict[Slot | None, tuple[int, int]] = dict(
+        self._offsets: dict[Slot | None, tuple[int, int]] = dict(
             zip(slots, self.plan.offsets, strict=True)
         )
         self._first = 0 if is_shared else 1
@@ -328,41 +340,41 @@ class _Memory:
         """Sizes of which the largest is that of the pool, where there is one."""
         return self.plan.pools[0] if self.plan.pools else ()
 
-    def slot(self, home: Slot | Part) -> p.Slot:
-        pool, offset = self._places[slot_of(home)]
-        start = offset + (home.offset if isinstance(home, Part) else 0)
-        return p.Slot(self._first + pool, start, _known(home.nbytes))
+    def slot(self, buffer: Slot | Part) -> p.Slot:
+        pool, offset = self._offsets[slot_of(buffer)]
+        start = offset + (buffer.offset if isinstance(buffer, Part) else 0)
+        return p.Slot(self._first + pool, start, _known_dim(buffer.nbytes))
 
 
-def slot_of(home: Home | Abroad) -> Slot | None:
+def slot_of(buffer: HostBuffer | DeviceBuffer) -> Slot | None:
     """The slot that memory is, or is a part of; None where it is neither."""
-    if isinstance(home, Part):
-        return home.slot
-    return home if isinstance(home, Slot) else None
+    if isinstance(buffer, Part):
+        return buffer.slot
+    return buffer if isinstance(buffer, Slot) else None
 
 
 def lifetimes(assembly: Assembly) -> dict[Slot, tuple[int, int]]:
     """The first and the last step that touches each slot."""
     found: dict[Slot, tuple[int, int]] = {}
     for number, step in enumerate(assembly.steps):
-        for home in _homes(step):
-            slot = slot_of(home)
+        for buffer in _buffers_of(step):
+            slot = slot_of(buffer)
             if slot is not None:
                 found[slot] = found.get(slot, (number, number))[0], number
     return found
 
 
-def _homes(step: AnyStep) -> tuple[Home | Abroad, ...]:
+def _buffers_of(step: AnyStep) -> tuple[HostBuffer | DeviceBuffer, ...]:
     match step:
         case NativeStep():
-            return step.homes
+            return step.buffers
         case TransferStep():
-            return (step.home[0], step.abroad)
-    return tuple(home for home, _ in (*step.inputs, *step.outputs))
+            return (step.host[0], step.device)
+    return tuple(buffer for buffer, _ in (*step.inputs, *step.outputs))
 
 
-def _made_by(step: AnyStep) -> str:
-    """The value that a step makes; empty where it only moves one."""
+def _result_name(step: AnyStep) -> str:
+    """The name of the value that a step computes; empty where it only copies one."""
     if isinstance(step, TransferStep) or step.node is None:
         return ""
     return step.node.output.name
@@ -375,7 +387,7 @@ def is_parallel(function: Function) -> bool:
 
 
 def _label(step: ReferenceStep) -> str:
-    """What the profile calls a step outside of native code."""
+    """The label in profiles of a step outside of native code."""
     attrs = step.node.attrs
     if isinstance(step, RegionStep):
         inner = (node.op.name for node in attrs.body.walk())
@@ -399,13 +411,13 @@ def _largest(sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return (largest, *others) if largest else others
 
 
-def _told(dim: AnyDim) -> Dim:
-    """An amount of work; 0 where nobody knows it."""
+def _or_zero(dim: AnyDim) -> Dim:
+    """The dim, or 0 where it is unknown."""
     return 0 if isinstance(dim, Unknown) else dim
 
 
-def _known(dim: AnyDim) -> Dim:
-    """A dim that has to be one."""
+def _known_dim(dim: AnyDim) -> Dim:
+    """A dim that must not be unknown."""
     if isinstance(dim, Unknown):
         raise InternalError("a size in a segment is unknown")
     return dim
