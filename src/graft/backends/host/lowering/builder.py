@@ -189,7 +189,7 @@ class _BlockBuilder:
     ) -> None:
         compiler = program.compiler
         inherited = inherited_symbols(graph) & known
-        whole = measure.measured(compiler.taken_apart(graph), compiler.why_not, inherited)
+        whole = measure.expose_sizes(compiler.split(graph), compiler.why_not, inherited)
         self._graph = rename_new(whole, graph, program.symbols)
         self._inherited = inherited
         self._program, self._compiler, self._built = program, compiler, program.built

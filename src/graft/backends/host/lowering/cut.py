@@ -1,8 +1,8 @@
-"""Cuts a graph where numbers have to be known before anything can go on.
+"""Cuts a graph where sizes have to be known before it can go on.
 
 A graph enters; out come parts in the order in which they run. A native part is a set of nodes whose
-sizes are all known when it starts: it becomes a segment. Between native parts stand single nodes:
-those whose results have sizes that only their data tell, control flow, and what has no native code.
+sizes are all known when it starts: it becomes a segment. Between native parts are single nodes:
+those with data-dependent sizes, control flow, and nodes without native code.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols
 
-# What gives numbers to symbols and does nothing else.
-TELLING = ("sized", "sizes")
+# Operators that bind symbols and do nothing else.
+BINDERS = ("sized", "sizes")
 
 
 @dataclass(frozen=True, eq=False)
 class GraphPart:
-    """Nodes that become a segment, or a node for itself."""
+    """Nodes that become a segment, or a single node."""
 
     nodes: tuple[Node, ...]
     native: bool
-    known: frozenset[str]  # symbols that have a number by then
+    known: frozenset[str]  # symbols that are bound before it runs
 
 
 def cut(
     graph: Graph, is_native: Callable[[Node], bool], inherited: frozenset[str] = frozenset()
 ) -> list[GraphPart]:
-    """The pieces of a graph; `is_native` tells which nodes have code once sizes are known.
+    """The parts of a graph; `is_native` says which nodes have code once sizes are known.
 
-    The numbers of `inherited` symbols come from the graph around this one."""
-    return _Cutter(graph, is_native, inherited).pieces()
+    `inherited` symbols are bound in the graph around this one."""
+    return _Cutter(graph, is_native, inherited).parts()
 
 
 class _Cutter:
@@ -42,67 +42,68 @@ class _Cutter:
         self, graph: Graph, is_native: Callable[[Node], bool], inherited: frozenset[str]
     ) -> None:
         self._waiting = [node for node in graph.nodes if node.op.name != "constant"]
-        self._made = set(graph.inputs)
-        self._made |= {n.output for n in graph.nodes if n.op.name == "constant"}
-        self._known: set[str] = {*graph.input_symbols, *inherited}
-        self._promised: set[str] = set()
+        self._available = set(graph.inputs)
+        self._available |= {n.output for n in graph.nodes if n.op.name == "constant"}
+        self._bound: set[str] = {*graph.input_symbols, *inherited}
+        self._to_come: set[str] = set()
         self._is_native = is_native
 
-    def pieces(self) -> list[GraphPart]:
+    def parts(self) -> list[GraphPart]:
         """All single nodes that can run, then as large a native part as can be, and so on.
 
         Singles come first, so that those that read inputs alone do not separate native parts."""
-        found: list[GraphPart] = []
+        parts: list[GraphPart] = []
         while self._waiting:
-            self._promised = self._sizes_to_come()
-            known = frozenset(self._known)
-            singles = self._taken(self._stands_alone, at_once=False)
-            found += [GraphPart((node,), False, known) for node in singles]
-            known = frozenset(self._known)
-            nodes = self._taken(self._fits)
+            self._to_come = self._sizes_to_come()
+            known = frozenset(self._bound)
+            singles = self._take_ready(self._stands_alone, at_once=False)
+            parts += [GraphPart((node,), False, known) for node in singles]
+            known = frozenset(self._bound)
+            nodes = self._take_ready(self._fits)
             if nodes:
-                found.append(GraphPart(tuple(nodes), True, known))
-        return found
+                parts.append(GraphPart(tuple(nodes), True, known))
+        return parts
 
     def _fits(self, node: Node) -> bool:
         """Whether a node's sizes are all known."""
-        return self._is_native(node) and needed_symbols(node) <= self._known
+        return self._is_native(node) and needed_symbols(node) <= self._bound
 
     def _sizes_to_come(self) -> set[str]:
-        """Symbols that numbers are still going to be found for."""
-        tell = (node for node in self._waiting if node.op.name in TELLING)
-        return {name for node in tell for v in node.outputs for name in bound_symbols(v.type)}
+        """The symbols that nodes still to come bind."""
+        binders = (node for node in self._waiting if node.op.name in BINDERS)
+        return {name for node in binders for v in node.outputs for name in bound_symbols(v.type)}
 
     def _stands_alone(self, node: Node) -> bool:
-        """Whether a node is for itself, and not native as soon as some such symbol is known."""
-        awaits = not self._promised.isdisjoint(needed_symbols(node))
+        """Whether a node is a part by itself, and not native as soon as such a symbol is bound."""
+        awaits = not self._to_come.isdisjoint(needed_symbols(node))
         return not self._fits(node) and not (awaits and self._is_native(node))
 
-    def _taken(self, wanted: Callable[[Node], bool], at_once: bool = True) -> list[Node]:
-        """Waiting nodes that are wanted and have their operands; native ones also from within.
+    def _take_ready(self, is_accepted: Callable[[Node], bool], at_once: bool = True) -> list[Node]:
+        """Remove the accepted nodes whose operands are available from those that wait; `at_once`,
+        what they compute is available to the next ones.
 
-        Single nodes tell sizes, after which others may fit: only those that can run now."""
-        found: list[Node] = []
-        left: list[Node] = []
-        made = set(self._made)
+        Single nodes bind sizes, after which others may fit, so only those that can run now."""
+        ready_nodes: list[Node] = []
+        others: list[Node] = []
+        available = set(self._available)
         for node in self._waiting:
-            ready = all(value in made for value in node.args)
-            if ready and wanted(node):
-                found.append(node)
-                self._made.update(node.outputs)
+            ready = all(value in available for value in node.args)
+            if ready and is_accepted(node):
+                ready_nodes.append(node)
+                self._available.update(node.outputs)
                 if at_once:
-                    made.update(node.outputs)
+                    available.update(node.outputs)
             else:
-                left.append(node)
-        self._waiting = left
-        for node in found:
+                others.append(node)
+        self._waiting = others
+        for node in ready_nodes:
             for value in node.outputs:
-                self._known |= bound_symbols(value.type)
-        return found
+                self._bound |= bound_symbols(value.type)
+        return ready_nodes
 
 
 def needed_symbols(node: Node) -> frozenset[str]:
-    """The symbols that a node's code needs numbers for."""
+    """The symbols that have to be bound for a node's code."""
     needed = set(symbols_in_attrs(node.attrs))
     for value in (*node.args, *node.outputs):
         needed |= _symbols_in(value)

@@ -16,7 +16,7 @@ from graft.backends.host.kernel_memo import Kernels, RowKernels
 from graft.backends.host.lowering.assemble import Assembly, assemble
 from graft.backends.host.lowering.emit import Emitted, emit
 from graft.backends.host.lowering.values import Values
-from graft.backends.host.passes.guards import guarded
+from graft.backends.host.passes.guards import insert_guards
 from graft.backends.host.passes.pipeline import prepare
 from graft.backends.host.passes.split_recurrent import split_recurrent
 from graft.base.dim_questions import provably_different, supposing
@@ -44,8 +44,8 @@ _CONTROL_FLOW = ("if", "loop", "scan", "demand")
 
 @dataclass(frozen=True)
 class SegmentCompiler:
-    """Compiles for a machine; `regions` run what is left to other backends, by label, those in
-    `spaces` in the memory of a device."""
+    """Compiles for a machine. `regions` are the runners of other backends' regions, by label; those
+    in `spaces` work in the memory of a device."""
 
     target: Target
     accuracy: Accuracy
@@ -75,12 +75,12 @@ class SegmentCompiler:
         refusal = self._row_kernels.refusal(node, {})
         return refusal.reason if refusal else ""
 
-    def taken_apart(self, graph: Graph) -> Graph:
-        """The graph with recurrent layers as products and steps."""
+    def split(self, graph: Graph) -> Graph:
+        """The graph with recurrent layers split into products and steps."""
         return split_recurrent(graph, self.target)
 
     def runner(self, node: Node) -> Runner | None:
-        """Who runs a node that is left to another backend; None for other nodes."""
+        """The runner of a region; None for other nodes."""
         return self.regions.get(node.attrs.label) if node.op.name == "region" else None
 
     def assembled(
@@ -90,11 +90,11 @@ class SegmentCompiler:
         spaces: Mapping[str, str],
         begin: Callable[[Function], None] | None = None,
     ) -> tuple[Graph, Assembly, tuple[Guard, ...]]:
-        """A graph of fusion groups, their kernels, and what is watched over in it. `begin` is told
-        of each kernel as soon as it is made."""
+        """A graph of fusion groups, their kernels, and its guards. `begin` is called with each
+        kernel as soon as it is written."""
         self.report(Stage("lowering"))
-        watched, guards = guarded(graph, ranges)
-        fused = prepare(watched, self.target)
+        checked, guards = insert_guards(graph, ranges)
+        fused = prepare(checked, self.target)
         return fused, assemble(fused, self.target, spaces, self._kernels, begin), guards
 
     def compile(
@@ -109,13 +109,13 @@ class SegmentCompiler:
         """The instructions of a part of a graph all of whose sizes are known when it runs, on
         values with these numbers, and their code. `ranges` are those of the whole graph."""
         with self.compilation() as compilation:
-            _, made, guards = self.assembled(graph, ranges, {}, compilation.add)
+            _, assembly, guards = self.assembled(graph, ranges, {}, compilation.add)
             codes = tuple(compilation.codes())
         checks = () if is_static(graph) else size_checks(graph.nodes)
-        return emit(made, values, inputs, outputs, checks, guards, label), codes
+        return emit(assembly, values, inputs, outputs, checks, guards, label), codes
 
     def compilation(self) -> Compilation:
-        """What compiles kernels while others are being made."""
+        """What compiles kernels while others are being written."""
         return Compilation(self.target, default_cache(), progress=self.report)
 
 
@@ -166,7 +166,7 @@ _Answers = Mapping[tuple[Dim, Dim], bool]
 
 
 class _OpenError(Exception):
-    """A question that has no answer yet."""
+    """A question that the symbols leave open."""
 
     def __init__(self, left: Dim, right: Dim) -> None:
         super().__init__()
@@ -174,15 +174,15 @@ class _OpenError(Exception):
 
 
 def size_checks(nodes: Sequence[Node]) -> tuple[SizeCheck, ...]:
-    """What has to hold of the symbols' numbers, node by node."""
-    found: list[SizeCheck] = []
+    """The conditions on the symbols' values, node by node."""
+    checks: list[SizeCheck] = []
     for node in nodes:
         # A reshape of static data to symbolic extents has to be checked as well.
         if not all(map(_is_static, (*node.args, *node.outputs))):
             verdict = _verdict(node, {})
             if isinstance(verdict, Test):
-                found.append(SizeCheck(verdict, node.place or Place()))
-    return tuple(found)
+                checks.append(SizeCheck(verdict, node.place or Place()))
+    return tuple(checks)
 
 
 def _is_static(value: object) -> bool:
@@ -191,7 +191,7 @@ def _is_static(value: object) -> bool:
 
 
 def _verdict(node: Node, answers: _Answers) -> Verdict:
-    """What the rule says, given some answers: at once, or after the next question."""
+    """What the type rule decides, given some answers: at once, or after the next question."""
 
     def oracle(left: Dim, right: Dim) -> bool:
         for question in ((left, right), (right, left)):
@@ -214,15 +214,15 @@ def _verdict(node: Node, answers: _Answers) -> Verdict:
 def _result(node: Node) -> Refused | None:
     operands = tuple(None if value is None else value.type for value in node.inputs)
     results = infer_types(node.op, node.attrs, operands)
-    for value, found in zip(node.outputs, results, strict=True):
-        if not _agree(found, value.type):
+    for value, inferred in zip(node.outputs, results, strict=True):
+        if not _agree(inferred, value.type):
             return Refused(f"%{value.name} is {found} where {value.type} is wanted")
     return None
 
 
-def _agree(found: Type, wanted: Type) -> bool:
-    """Whether nothing that the rule knows contradicts what was declared."""
-    if not isinstance(found, TensorType) or not isinstance(wanted, TensorType):
+def _agree(inferred: Type, declared: Type) -> bool:
+    """Whether an inferred type does not contradict the declared one."""
+    if not isinstance(inferred, TensorType) or not isinstance(declared, TensorType):
         return True
-    pairs = zip(found.shape or (), wanted.shape or (), strict=False)
+    pairs = zip(inferred.shape or (), declared.shape or (), strict=False)
     return not any(provably_different(one, other) for one, other in pairs)

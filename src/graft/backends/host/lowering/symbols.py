@@ -1,8 +1,9 @@
 """Symbols of nested graphs in one program: a graph and dims for some of its symbols in, the same
 graph in terms of these out.
 
-A nested graph speaks in symbols of its own. In a program all blocks share one set of names, so
-those that mean something outside become that, and others that are taken get fresh names.
+A nested graph has symbols of its own. In a program all blocks share one set of names, so symbols
+that stand for dims of the surrounding graph become these, and others get fresh names where theirs
+are used.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ def substitute_symbols(graph: Graph, dims: Mapping[str, AnyDim]) -> Graph:
 
 
 def inherited_symbols(graph: Graph) -> frozenset[str]:
-    """The symbols whose numbers the graph around this one tells."""
+    """The symbols that are bound in the graph around this one."""
     mentioned = frozenset().union(*(symbols_in(value.type) for value in graph.inputs))
     return mentioned - graph.input_symbols
 
 
 def adopt(graph: Graph, dims: Mapping[str, AnyDim], known: frozenset[str], used: set[str]) -> Graph:
-    """A graph in the terms of the one around it, for which some symbols are `dims`, and which has
-    numbers for those `known`. Other symbols get fresh names where theirs are `used`; all names are
-    used from then on."""
+    """A graph in terms of the surrounding one, which has `dims` for some symbols and binds those
+    `known`. Other symbols get fresh names where theirs are `used`; all names are used from then
+    on."""
     shared = inherited_symbols(graph) & known
     return _renamed(graph, dims, shared, used)
 
@@ -66,6 +67,6 @@ def _symbols_of(graph: Graph) -> list[str]:
 
 class _Substitution(Substitution):
     def nested(self, _node: Node, inner: Graph) -> Graph:
-        """What a nested graph says in symbols of this one."""
+        """Substitute in a nested graph what it inherits from this one."""
         own = inherited_symbols(inner)
         return substitute_symbols(inner, {n: d for n, d in self.dims.items() if n in own})

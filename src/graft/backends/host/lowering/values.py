@@ -1,4 +1,4 @@
-"""The values of a program in the making: graph values, constants and memory in, numbers out."""
+"""The values of a program while it is built: graph values, constants and memory in, numbers out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Values:
         return self.add(value_of(value))
 
     def add_constant(self, array: Array, name: str = "") -> int:
-        """The number of a constant, which an array has once."""
+        """The number of a constant; an array gets one number however often it is added."""
         known = self._known.get(id(array))
         if known is not None:
             return known[1]

@@ -1,8 +1,8 @@
-"""Indices that are data and may lie outside: a graph in, the same with guards beside them out.
+"""Data-dependent indices that may be out of range: a graph in, the same with guards out.
 
 Kernels read and write nothing outside of a tensor, but cannot raise errors. So beside each node
-with such indices stands another one that looks for any outside; what all of these find is one more
-output, which the run time looks at. There is none where nothing can be found.
+with such indices goes another one that counts those out of range; the counts of all guards are one
+more output, which the runtime checks. Where all indices are provably in range there is none.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from graft.ops.movement import ConcatenateAttrs
 from graft.program.guards import Guard
 
 
-def guarded(graph: Graph, ranges: IndexRanges) -> tuple[Graph, tuple[Guard, ...]]:
-    """The graph with what is found as its last output, and for which guards, in order.
+def insert_guards(graph: Graph, ranges: IndexRanges) -> tuple[Graph, tuple[Guard, ...]]:
+    """The graph with the guards' counts as its last output, and the guards in order.
 
     It may be a part of the graph whose `ranges` are known."""
-    pointed_by = ((node, pointing(node)) for node in graph.nodes)
-    unsure = {node: one for node, one in pointed_by if one and not ranges.are_inside(one)}
-    if not unsure:
+    accesses = ((node, pointing(node)) for node in graph.nodes)
+    unchecked = {node: one for node, one in accesses if one and not ranges.are_inside(one)}
+    if not unchecked:
         return graph, ()
     names = FreshNames(value.name for value in graph.values)
     names.reserve(*graph.output_names)
     nodes: list[Node] = []
-    found: dict[tuple[Value, Attrs], Value] = {}  # what several nodes point with is looked at once
+    violations: dict[tuple[Value, Attrs], Value] = {}  # indices of several nodes are checked once
     guards: list[Guard] = []
     for node in graph.nodes:
         nodes.append(node)
-        pointed = unsure.get(node)
-        if pointed is None or (pointed.indices, pointed.attrs) in found:
+        access = unchecked.get(node)
+        if access is None or (access.indices, access.attrs) in violations:
             continue
-        guards += pointed.guards(node)
-        nodes.append(_made("out_of_range", (pointed.indices,), pointed.attrs, names, node))
-        found[pointed.indices, pointed.attrs] = nodes[-1].output
-    whole, *others = found.values()
+        guards += access.guards(node)
+        nodes.append(_new_node("out_of_range", (access.indices,), access.attrs, names, node))
+        violations[access.indices, access.attrs] = nodes[-1].output
+    whole, *others = violations.values()
     if others:
-        nodes.append(_made("concatenate", (whole, *others), ConcatenateAttrs(0), names, None))
+        nodes.append(_new_node("concatenate", (whole, *others), ConcatenateAttrs(0), names, None))
         whole = nodes[-1].output
     outputs = (*graph.outputs, whole)
     output_names = (*graph.output_names, names("out_of_range"))
@@ -49,7 +49,7 @@ def guarded(graph: Graph, ranges: IndexRanges) -> tuple[Graph, tuple[Guard, ...]
     return changed, tuple(guards)
 
 
-def _made(
+def _new_node(
     name: str, operands: tuple[Value, ...], attrs: Attrs, names: FreshNames, node: Node | None
 ) -> Node:
     op = get_op(name)

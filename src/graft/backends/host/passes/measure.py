@@ -1,9 +1,9 @@
-"""Nodes whose results have sizes that only their data tell, taken apart into native pieces.
+"""Nodes with data-dependent sizes, replaced by native nodes around nodes that bind symbols.
 
-A graph enters and leaves. `nonzero` becomes a count, a number that is taken for an extent, and the
-search itself, which then knows how much it finds. Choosing boxes becomes the same in memory for all
-that may remain, of which only those that do are meant. Where shapes, axes or bounds are operands,
-the type rule tells the sizes as soon as their numbers are there, and then the node is as any other.
+A graph enters and leaves. `nonzero` becomes a count, a symbol that is bound to the count, and the
+search itself, whose result has that extent. Box selection becomes the same into memory for all
+boxes, of which a slice is the result. Where shapes, axes or bounds are operands, a size function
+computes the sizes from them, and then the node is like any other.
 """
 
 from __future__ import annotations
@@ -25,57 +25,56 @@ from graft.ops.reduce import ReduceAttrs
 from graft.ops.search import UniqueAttrs
 from graft.ops.size_rules import SIZES, sizes_op
 
-# The last is what stands between native pieces: it takes the number.
-_Pieces = Callable[[Node, FreshNames], list[Node]]
+_Replacement = Callable[[Node, FreshNames], list[Node]]
 
 
-def measured(graph: Graph, why_not: Callable[[Node], str], inherited: frozenset[str]) -> Graph:
-    """The graph with such nodes in pieces where `why_not` has nothing against native ones.
+def expose_sizes(graph: Graph, why_not: Callable[[Node], str], inherited: frozenset[str]) -> Graph:
+    """The graph with such nodes replaced, where `why_not` finds native code for the replacement.
 
-    Where the symbols of a node's results have numbers before it runs, its operands tell nothing
-    new; those of `inherited` symbols come from the graph around this one."""
+    A node whose results' symbols are bound before it runs stays; `inherited` ones are bound in the
+    graph around this one."""
     names = FreshNames(value.name for value in graph.values)
     names.reserve(*(name for node in graph.nodes for v in node.outputs for name in _symbols(v)))
     nodes: list[Node] = []
-    known = {*graph.input_symbols, *inherited}
+    bound = {*graph.input_symbols, *inherited}
     for node in graph.nodes:
-        told = known.issuperset(name for value in node.outputs for name in _symbols(value))
-        by_default = _left_whole if told else _sized_by_operands
-        pieces = _TAKEN_APART.get(node.op.name, by_default)(node, names)
-        native = [piece for piece in pieces if piece.op.name not in BETWEEN]
-        nodes += pieces if pieces and not any(map(why_not, native)) else [node]
-        known.update(name for value in node.outputs for name in bound_symbols(value.type))
+        is_sized = bound.issuperset(name for value in node.outputs for name in _symbols(value))
+        default = _unchanged if is_sized else _sized_by_operands
+        replacement = _REPLACEMENTS.get(node.op.name, default)(node, names)
+        native = [part for part in replacement if part.op.name not in OUTSIDE]
+        nodes += replacement if replacement and not any(map(why_not, native)) else [node]
+        bound.update(name for value in node.outputs for name in bound_symbols(value.type))
     return replace(graph, nodes=tuple(nodes))
 
 
-def _left_whole(_node: Node, _names: FreshNames) -> list[Node]:
+def _unchanged(_node: Node, _names: FreshNames) -> list[Node]:
     return []
 
 
-# What runs between native pieces.
-BETWEEN = ("sized", "trimmed", SIZES)
+# What runs between native segments.
+OUTSIDE = ("sized", "trimmed", SIZES)
 
 
 def _nonzero(node: Node, names: FreshNames) -> list[Node]:
-    data, found = node.args[0], node.output.type
-    shape = found.shape if isinstance(found, TensorType) else None
+    data, result = node.args[0], node.output.type
+    shape = result.shape if isinstance(result, TensorType) else None
     if not isinstance(data.type, TensorType) or shape is None or bare_symbol(shape[1]) is None:
         return []
-    counted: list[Node] = []
+    casts: list[Node] = []
     for dtype in (DType.BOOL, DType.INT64):
         if data.dtype is not dtype:
-            counted.append(_made("cast", CastAttrs(dtype), names, (data,), node))
-            data = counted[-1].output
-    total = _made("sum", ReduceAttrs(), names, (data,), node)
+            casts.append(_new_node("cast", CastAttrs(dtype), names, (data,), node))
+            data = casts[-1].output
+    total = _new_node("sum", ReduceAttrs(), names, (data,), node)
     size = Value(names("size"), TensorType(DType.BOOL, (shape[1],)))
-    return [*counted, total, Node(get_op("sized"), (total.output,), Attrs(), (size,)), node]
+    return [*casts, total, Node(get_op("sized"), (total.output,), Attrs(), (size,)), node]
 
 
 def _suppression(node: Node, names: FreshNames) -> list[Node]:
     shape = node.output.shape
     if shape is None or bare_symbol(shape[0]) is None:
         return []
-    bounded = _made("vision.bounded_non_max_suppression", node.attrs, names, node.inputs, node)
+    bounded = _new_node("vision.bounded_non_max_suppression", node.attrs, names, node.inputs, node)
     operands = bounded.outputs
     return [bounded, Node(get_op("trimmed"), operands, Attrs(), node.outputs, node.place)]
 
@@ -83,33 +82,37 @@ def _suppression(node: Node, names: FreshNames) -> list[Node]:
 def _unique(node: Node, names: FreshNames) -> list[Node]:
     data, values = node.args[0], node.outputs[0]
     if node.attrs.axis is None:
-        return _distinct(node, names, node.attrs, data, values)
+        return _bounded_unique(node, names, node.attrs, data, values)
     if data.shape is None or values.shape is None or UNKNOWN in (*data.shape, *values.shape):
         return []
     axis = node.attrs.axis % len(data.shape)
     order = (axis, *(other for other in range(len(data.shape)) if other != axis))
-    turned = _made("transpose", TransposeAttrs(order), names, (data,), node)
-    extents = cast("tuple[Dim, ...]", turned.output.shape)
+    transposed = _new_node("transpose", TransposeAttrs(order), names, (data,), node)
+    extents = cast("tuple[Dim, ...]", transposed.output.shape)
     count = cast("Dim", values.shape[axis])
     width = cast("Dim", product(extents[1:]))
-    flat = _made(
-        "reshape", ReshapeAttrs((extents[0], width), allowzero=True), names, turned.outputs, node
+    flat = _new_node(
+        "reshape",
+        ReshapeAttrs((extents[0], width), allowzero=True),
+        names,
+        transposed.outputs,
+        node,
     )
     rows = Value(names(node.output.name), TensorType(data.dtype, (count, width)))
-    pieces = _distinct(node, names, replace(node.attrs, axis=0), flat.output, rows)
+    parts = _bounded_unique(node, names, replace(node.attrs, axis=0), flat.output, rows)
     shape = ReshapeAttrs((count, *extents[1:]), allowzero=True)
-    whole = _made("reshape", shape, names, (rows,), node)
+    whole = _new_node("reshape", shape, names, (rows,), node)
     back = TransposeAttrs(tuple(order.index(other) for other in range(len(order))))
     last = Node(get_op("transpose"), whole.outputs, back, node.outputs[:1], node.place)
-    return [turned, flat, *pieces, whole, last]
+    return [transposed, flat, *parts, whole, last]
 
 
-def _distinct(
+def _bounded_unique(
     node: Node, names: FreshNames, attrs: UniqueAttrs, data: Value, values: Value
 ) -> list[Node]:
-    """Elements or rows in memory for all of them, then as much of it as is meant."""
-    found = _made("bounded_unique", attrs, names, (data,), node)
-    *bounded, total = found.outputs
+    """Elements or rows in memory for all of them, then slices of as many as there are."""
+    search = _new_node("bounded_unique", attrs, names, (data,), node)
+    *bounded, total = search.outputs
     inverse = node.outputs[2]
     bounded[2] = inverse
     trimmed = [
@@ -117,7 +120,7 @@ def _distinct(
         for memory, value in zip(bounded, (values, *node.outputs[1:]), strict=True)
         if value is not inverse
     ]
-    return [replace(found, outputs=(*bounded, total)), *trimmed]
+    return [replace(search, outputs=(*bounded, total)), *trimmed]
 
 
 def _symbols(value: Value) -> frozenset[str]:
@@ -125,7 +128,7 @@ def _symbols(value: Value) -> frozenset[str]:
 
 
 def _numbered(node: Node) -> list[int]:
-    """The operands that stand for attributes: shapes, axes, bounds."""
+    """The operands that are given in the place of attributes: shapes, axes, bounds."""
     return [at for at, _ in node.op.alternatives if at < len(node.inputs) and node.inputs[at]]
 
 
@@ -138,33 +141,33 @@ def _sized_by_operands(node: Node, names: FreshNames) -> list[Node]:
 
 
 def _sizes(node: Node, names: FreshNames) -> Node:
-    """What tells the sizes of a node's results: tensors of their shapes that hold nothing."""
+    """The size function of a node: its results are empty-payload tensors of the node's shapes."""
     shapes = [value.tensor.shape for value in node.outputs]
     outputs = tuple(Value(names(SIZES), TensorType(DType.BOOL, shape)) for shape in shapes)
     return Node(sizes_op(node.op), node.inputs, node.attrs, outputs, node.place)
 
 
 def _reduction(node: Node, names: FreshNames) -> list[Node]:
-    """Along axes that are known only then: to extents of 1 first, which tell which they are."""
+    """A reduction along axes that are operands: to extents of 1 first, then a reshape."""
     data = node.args[0].type
     if not _numbered(node) or node.attrs.keepdims or not isinstance(data, TensorType):
         return _sized_by_operands(node, names)
-    left = [dim for dim in node.output.shape or () if dim is not UNKNOWN]
-    if data.shape is None or node.output.shape is None or len(left) < len(node.output.shape):
+    known = [dim for dim in node.output.shape or () if dim is not UNKNOWN]
+    if data.shape is None or node.output.shape is None or len(known) < len(node.output.shape):
         return []
-    kept = replace(node.attrs, keepdims=True)
-    (type_,) = node.op.result_types(kept, tuple(value.type for value in node.args))
+    with_axes = replace(node.attrs, keepdims=True)
+    (type_,) = node.op.result_types(with_axes, tuple(value.type for value in node.args))
     assert isinstance(type_, TensorType)
     extents = type_.shape or ()
     shape = [symbol(names("kept")) if dim is UNKNOWN else dim for dim in extents]
     stem = Value(names(node.output.name), TensorType(data.dtype, tuple(shape)))
-    reduced = Node(node.op, node.inputs, kept, (stem,), node.place)
-    attrs = ReshapeAttrs(tuple(left), allowzero=True)
+    reduced = Node(node.op, node.inputs, with_axes, (stem,), node.place)
+    attrs = ReshapeAttrs(tuple(known), allowzero=True)
     view = Node(get_op("reshape"), (stem,), attrs, node.outputs, node.place)
     return [_sizes(reduced, names), _sizes(node, names), reduced, view]
 
 
-_TAKEN_APART: dict[str, _Pieces] = {
+_REPLACEMENTS: dict[str, _Replacement] = {
     **dict.fromkeys(("max", "mean", "min", "prod", "sum"), _reduction),
     "nonzero": _nonzero,
     "unique": _unique,
@@ -172,10 +175,10 @@ _TAKEN_APART: dict[str, _Pieces] = {
 }
 
 
-def _made(
+def _new_node(
     name: str, attrs: Attrs, names: FreshNames, inputs: tuple[Value | None, ...], node: Node
 ) -> Node:
-    """A node on some values, in the place of another."""
+    """A node on some values, at the source location of another."""
     op = get_op(name)
     types = [None if value is None else value.type for value in inputs]
     absent = op.absent(len(types))
