@@ -106,24 +106,24 @@ class Joins:
 
     def joints(self, storages: Mapping[Value, Storage]) -> dict[Value, Joint]:
         """Where operands of concatenations go, under the storage chosen for each tensor."""
-        found: dict[Value, Joint] = {}
+        joints: dict[Value, Joint] = {}
         for node in self.graph.nodes:
             if self.joins(node):
-                found.update(self._of(node, storages) or {})
-        return found
+                joints.update(self._of(node, storages) or {})
+        return joints
 
     def _of(self, node: Node, storages: Mapping[Value, Storage]) -> dict[Value, Joint] | None:
         whole = storages[node.output]
         axis = node.attrs.axis % len(whole.shape)
-        found: dict[Value, Joint] = {}
+        joints: dict[Value, Joint] = {}
         for part in ranges_of(node.args, axis):
             root = self.root(part.value)
-            place = located(whole, axis, part.first, part.count)
-            if place is None or storages[root].block != whole.block:
+            location = located(whole, axis, part.first, part.count)
+            if location is None or storages[root].block != whole.block:
                 return None
-            storage = replace(place[0], shape=static_shape(root))
-            found[root] = Joint(node.output, storage, place[1])
-        return found
+            storage = replace(location[0], shape=static_shape(root))
+            joints[root] = Joint(node.output, storage, location[1])
+        return joints
 
 
 CUTS = ("split", "strided_slice")
@@ -140,14 +140,14 @@ def cuts(node: Node) -> tuple[int, list[Range]] | None:
         return axis, list(ranges_of(node.outputs, axis))
     if len(node.args) > 1 or node.attrs.begin is None:
         return None
-    steps, taken = slice_steps(node.attrs, shape), static_shape(node.output)
-    cut = [axis for axis in steps if shape[axis] != taken[axis]]
+    steps, result = slice_steps(node.attrs, shape), static_shape(node.output)
+    cut = [axis for axis in steps if shape[axis] != result[axis]]
     if len(cut) != 1 or any(stride != 1 for _, stride in steps.values()):
         return None
     first = steps[cut[0]][0]
     if not isinstance(first, int):
         return None
-    return cut[0], [Range(node.output, first, taken[cut[0]])]
+    return cut[0], [Range(node.output, first, result[cut[0]])]
 
 
 NCHW, NHWC = "NCHW", "NHWC"
@@ -188,8 +188,8 @@ def channels_last(node: Node) -> ChannelsLast | None:
     layouts = node.attrs.src_layout, node.attrs.dst_layout
     if layouts not in ((NHWC, NCHW), (NCHW, NHWC)):
         return None
-    found = ChannelsLast(node.args[0], node.output, layouts == (NHWC, NCHW))
-    _, channels, height, width = shape_of(found.image)
+    moved = ChannelsLast(node.args[0], node.output, layouts == (NHWC, NCHW))
+    _, channels, height, width = shape_of(moved.image)
     if not isinstance(channels, int) or not 1 < channels <= MOST_CHANNELS:
         return None
-    return None if height == width == 1 else found
+    return None if height == width == 1 else moved

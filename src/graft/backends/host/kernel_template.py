@@ -128,8 +128,8 @@ class KernelTemplate:
             return None
         # kernels that compute element by element know nothing but the table of formulas
         pointwise = (node for node in group.nodes if node.op.kind.is_pointwise)
-        lacking = next((node for node in pointwise if not has_scalar(node)), None)
-        return Refusal(f"{lacking.op.name} has no formula", lacking) if lacking else None
+        unknown = next((node for node in pointwise if not has_scalar(node)), None)
+        return Refusal(f"{unknown.op.name} has no formula", unknown) if unknown else None
 
     def _unfit_anchor(self, group: Group) -> Refusal | None:
         lone = group.nodes[0] if len(group.nodes) == 1 else None

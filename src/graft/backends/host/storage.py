@@ -45,10 +45,10 @@ class Storage:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape of a tensor whose extents are numbers."""
-        found = tuple(dim for dim in self.shape if isinstance(dim, int))
-        if len(found) < len(self.shape):
+        numbers = tuple(dim for dim in self.shape if isinstance(dim, int))
+        if len(numbers) < len(self.shape):
             raise InternalError(f"a tensor has the symbolic shape {self.shape}")
-        return found
+        return numbers
 
     @property
     def extents(self) -> tuple[Dim, ...]:
@@ -139,10 +139,10 @@ def static_shape(value: Value) -> tuple[int, ...]:
 def shape_of(value: Value) -> tuple[Dim, ...]:
     """The extents of a tensor, none of which is known only from data."""
     shape: tuple[AnyDim, ...] | None = value.shape
-    known = tuple(dim for dim in shape or () if not isinstance(dim, Unknown))
-    if shape is None or len(known) < len(shape):
+    dims = tuple(dim for dim in shape or () if not isinstance(dim, Unknown))
+    if shape is None or len(dims) < len(shape):
         raise InternalError(f"the shape of %{value.name} is known only from data")
-    return known
+    return dims
 
 
 def is_image(value: Value) -> bool:
@@ -184,6 +184,6 @@ def index(*items: Expr | int) -> tuple[Expr, ...]:
     return tuple([Const(item) if isinstance(item, int) else item for item in items])
 
 
-def blocks_of(channels: int, wanted: Sequence[int]) -> int:
+def blocks_of(channels: int, candidates: Sequence[int]) -> int:
     """The first wanted block size that divides the channels, or 0."""
-    return next((block for block in wanted if channels % block == 0), 0)
+    return next((block for block in candidates if channels % block == 0), 0)

@@ -37,11 +37,11 @@ class Bordered:
         top, left, bottom, right = self.storage.halo
         here = (batch, block, plus(row, top))
         behind = plus(self.width, left)
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         if left:
-            found.append(self._pixels(here, Const(0), Const(left), f"l{tag}"))
+            statements.append(self._pixels(here, Const(0), Const(left), f"l{tag}"))
         if right:
-            found.append(self._pixels(here, behind, Const(right), f"r{tag}"))
+            statements.append(self._pixels(here, behind, Const(right), f"r{tag}"))
         below, last = plus(self.height, top), plus(self.height, -1)
         edges = (("t", top, Const(0), Const(0)), ("b", bottom, below, last))
         for name, count, start, edge in edges:
@@ -50,8 +50,8 @@ class Bordered:
                 at = (batch, block, plus(line, start))
                 body = self._pixels(at, Const(0), plus(behind, right), f"e{name}{tag}")
                 rows = For(line, Const(0), Const(count), body)
-                found.append(If(Compare(CompareKind.EQUAL, row, edge), rows))
-        return found
+                statements.append(If(Compare(CompareKind.EQUAL, row, edge), rows))
+        return statements
 
     def _pixels(self, at: tuple[Expr, ...], first: Expr, count: Expr, tag: str) -> Stmt:
         """Some pixels of a row, a whole block of channels each."""

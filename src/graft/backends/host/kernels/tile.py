@@ -139,12 +139,12 @@ def runs(total: Expr, most: int) -> list[Run]:
     there is not room for a single tile, two that overlap cover everything."""
     if not isinstance(total, Const):
         return _unknown_runs(total, most)
-    found: list[Run] = []
+    tiles: list[Run] = []
     start = 0
     for size, count in balanced(int(total.value), most):
-        found.append(Run(size, Const(start), Const(count)))
+        tiles.append(Run(size, Const(start), Const(count)))
         start += size * count
-    return found
+    return tiles
 
 
 def parts(total: Expr, most: int) -> list[Run]:
@@ -161,18 +161,18 @@ def _unknown_runs(total: Expr, wide: int) -> list[Run]:
     rest = modulo(total, wide)
     nothing = Const(0)
     whole = Select(fits, over(plus(total, wide - wide // 2 - 1), wide), nothing)
-    found = [Run(wide, nothing, whole, plus(total, -wide))]
+    tiles = [Run(wide, nothing, whole, plus(total, -wide))]
     size = wide
     while size > 1:
         wider, size = size, size // 2
-        left = Select(_between(rest, size // 2, size), Const(1), nothing)
+        remainder = Select(_between(rest, size // 2, size), Const(1), nothing)
         few = Select(
             _between(total, size - 1, wider - 1), over(plus(total, size - 1), size), nothing
         )
         limit = plus(total, -size)
         first = Select(fits, limit, nothing)
-        found.append(Run(size, first, Select(fits, left, few), limit))
-    return found
+        tiles.append(Run(size, first, Select(fits, remainder, few), limit))
+    return tiles
 
 
 def _between(value: Expr, low: int, high: int) -> Expr:

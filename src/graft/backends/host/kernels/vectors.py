@@ -90,21 +90,21 @@ def along(
     """The action on each vector of `extent` indices from `start` on, `unroll` in a row."""
     (count,) = index(extent)
     whole = over(count, lanes)
-    turns = over(whole, unroll)
-    found: list[Stmt] = []
-    if not isinstance(turns, Const) or turns.value > 1:
-        turn = Var(f"turn{tag}")
-        first = plus(times(turn, unroll * lanes), start)
+    iterations = over(whole, unroll)
+    statements: list[Stmt] = []
+    if not isinstance(iterations, Const) or iterations.value > 1:
+        iteration = Var(f"turn{tag}")
+        first = plus(times(iteration, unroll * lanes), start)
         spans = (Span(plus(first, n * lanes), lanes, n, f"{tag}_t{n}") for n in range(unroll))
         body = Block(tuple(action(span) for span in spans))
-        found.append(For(turn, Const(0), turns, body))
-    if isinstance(count, Const) and isinstance(turns, Const):
-        done = turns.value * unroll * lanes if turns.value > 1 else 0
-        rest = spans_of(int(count.value - done), lanes, tag, plus(start, int(done)), unroll)
-        found += [action(span) for span in rest]
+        statements.append(For(iteration, Const(0), iterations, body))
+    if isinstance(count, Const) and isinstance(iterations, Const):
+        covered = iterations.value * unroll * lanes if iterations.value > 1 else 0
+        rest = spans_of(int(count.value - covered), lanes, tag, plus(start, int(covered)), unroll)
+        statements += [action(span) for span in rest]
     else:
-        found += _unknown_rest(count, lanes, tag, action, start, unroll)
-    return Block(tuple(found))
+        statements += _unknown_rest(count, lanes, tag, action, start, unroll)
+    return Block(tuple(statements))
 
 
 def _unknown_rest(
@@ -117,19 +117,19 @@ def _unknown_rest(
 ) -> list[Stmt]:
     """What is left of so many indices after rows of `unroll` vectors: whole ones, part of one."""
     more = Var(f"more{tag}")
-    done = times(over(count, lanes * unroll), lanes * unroll)
-    left = modulo(count, lanes * unroll)
-    first = plus(plus(done, times(more, lanes)), start)
-    found: list[Stmt] = []
+    covered = times(over(count, lanes * unroll), lanes * unroll)
+    remainder = modulo(count, lanes * unroll)
+    first = plus(plus(covered, times(more, lanes)), start)
+    statements: list[Stmt] = []
     if unroll > 1:
         body = action(Span(first, lanes, 0, f"{tag}_m"))
-        found.append(For(more, Const(0), over(left, lanes), body))
+        statements.append(For(more, Const(0), over(remainder, lanes), body))
     if lanes > 1:
-        some = modulo(count, lanes)
-        begin = plus(Binary(BinaryKind.SUBTRACT, count, some), start)
-        tail = Span(begin, lanes, 0, f"{tag}_e", mask_of(some, lanes))
-        found.append(If(Compare(CompareKind.GREATER, some, Const(0)), action(tail)))
-    return found
+        remaining = modulo(count, lanes)
+        begin = plus(Binary(BinaryKind.SUBTRACT, count, remaining), start)
+        tail = Span(begin, lanes, 0, f"{tag}_e", mask_of(remaining, lanes))
+        statements.append(If(Compare(CompareKind.GREATER, remaining, Const(0)), action(tail)))
+    return statements
 
 
 def spans_of(

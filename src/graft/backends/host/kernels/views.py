@@ -63,10 +63,10 @@ class Axes:
 
 def numbers(extents: Extents) -> tuple[int, ...]:
     """Extents that are known."""
-    found = tuple(extent for extent in extents if isinstance(extent, int))
-    if len(found) < len(extents):
+    sizes = tuple(extent for extent in extents if isinstance(extent, int))
+    if len(sizes) < len(extents):
         raise InternalError(f"the extents {extents} are not numbers")
-    return found
+    return sizes
 
 
 def total(extents: Extents) -> Dim:
@@ -90,14 +90,15 @@ def merged(shape: Extents, operands: Iterable[Extents], apart: int = 0) -> Axes:
     rank = len(shape)
     others = [padded(operand, rank) for operand in operands]
     runs: list[tuple[int, int]] = []
-    had: tuple[bool, ...] | None = None  # which operands have the current run; None is not known
+    # Which operands have the current run; None: not known yet.
+    current_has: tuple[bool, ...] | None = None
     for axis in range(rank - apart):
         has = tuple(operand[axis] != 1 for operand in others) if shape[axis] != 1 else None
-        if runs and (has is None or had is None or has == had):
+        if runs and (has is None or current_has is None or has == current_has):
             runs[-1] = (runs[-1][0], axis + 1)
         else:
             runs.append((axis, axis + 1))
-        had = had if has is None else has
+        current_has = current_has if has is None else has
     runs += [(axis, axis + 1) for axis in range(rank - apart, rank)]
     return Axes(shape, tuple(runs) or ((0, 0),))
 
@@ -105,7 +106,7 @@ def merged(shape: Extents, operands: Iterable[Extents], apart: int = 0) -> Axes:
 def operand_shapes(nodes: Sequence[Node], rank: int) -> dict[Value, Extents] | Refusal:
     """What pointwise nodes read, with the shape under which it broadcasts to `rank` axes."""
     inside = {value for node in nodes for value in node.outputs}
-    found: dict[Value, Extents] = {}
+    shapes: dict[Value, Extents] = {}
     for node in nodes:
         for position, value in enumerate(node.args):
             if value in inside:
@@ -115,9 +116,9 @@ def operand_shapes(nodes: Sequence[Node], rank: int) -> dict[Value, Extents] | R
                 behind = len(node.output.shape or ()) - 1 - node.attrs.axis
                 shape = (*shape, *(1,) * (behind if node.attrs.axis >= 0 else ~node.attrs.axis))
             shape = padded(shape, rank)
-            if found.setdefault(value, shape) != shape:
+            if shapes.setdefault(value, shape) != shape:
                 return Refusal(f"%{value.name} is read along different axes")
-    return found
+    return shapes
 
 
 def not_pointwise(nodes: Sequence[Node]) -> Refusal | None:

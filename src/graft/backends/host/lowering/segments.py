@@ -216,7 +216,7 @@ def _result(node: Node) -> Refused | None:
     results = infer_types(node.op, node.attrs, operands)
     for value, inferred in zip(node.outputs, results, strict=True):
         if not _agree(inferred, value.type):
-            return Refused(f"%{value.name} is {found} where {value.type} is wanted")
+            return Refused(f"%{value.name} is {inferred} where {value.type} is wanted")
     return None
 
 

@@ -55,14 +55,14 @@ def _renamed(
 
 
 def _symbols_of(graph: Graph) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for value in graph.inputs:
-        found += sorted(symbols_in(value.type))
+        names += sorted(symbols_in(value.type))
     for node in graph.nodes:
-        found += sorted(symbols_in_attrs(node.attrs))
+        names += sorted(symbols_in_attrs(node.attrs))
         for value in node.outputs:
-            found += sorted(symbols_in(value.type))
-    return found
+            names += sorted(symbols_in(value.type))
+    return names
 
 
 class _Substitution(Substitution):

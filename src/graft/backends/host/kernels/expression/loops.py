@@ -247,7 +247,7 @@ def across_stages(
     loops = (*axis_names(stage), *reduction_names(stage))
     assert isinstance(stage.body, Reduce)
     count = next(n for variable, n in stage.body.axes if variable.name == summed)
-    found: dict[str, Directives] = {
+    stages: dict[str, Directives] = {
         stage.name: [
             Overlap(axis, totals, lanes) if overlaps else Factor(axis, totals, lanes),
             *here,
@@ -262,11 +262,11 @@ def across_stages(
         turns: [*here, Reorder((*loops, "turn", "lane")), Unroll("turn"), Vectorize("lane")],
     }
     if turns_of(count, lanes) == 1:
-        found[totals] = [*here, Reorder((*loops, "lane")), Vectorize("lane")]
-        del found[turns]
+        stages[totals] = [*here, Reorder((*loops, "lane")), Vectorize("lane")]
+        del stages[turns]
     if has_rest(count, lanes):
-        found[f"{totals}.tail"] = [*here, Vectorize("lane")] if overlaps else here
-    return found
+        stages[f"{totals}.tail"] = [*here, Vectorize("lane")] if overlaps else here
+    return stages
 
 
 def turns_of(count: Expr, lanes: int) -> int:
@@ -292,12 +292,12 @@ def dot_stages(
     plain = [name for name in axis_names(stage) if name not in set(unrolled)]
     order = Reorder((*plain, *reduction_names(stage), *unrolled, "lane"))
     combined: Directives = [Factor(axis, totals, lanes), *site, *place, *marks]
-    found: dict[str, Directives] = {
+    stages: dict[str, Directives] = {
         stage.name: [*combined, *([Unroll("lane")] if place else [])],
         totals: [*site, *place, order, *marks, Vectorize("lane")],
     }
     assert isinstance(stage.body, Reduce)
     count = next(n for variable, n in stage.body.axes if variable.name == summed)
     if has_rest(count, lanes):
-        found[f"{totals}.tail"] = [*site, *place, *marks]
-    return found
+        stages[f"{totals}.tail"] = [*site, *place, *marks]
+    return stages

@@ -156,22 +156,22 @@ Places = dict[str, tuple[Follows | None, ...]]  # of stages, per dimension
 
 def places(result: Tensor, stages: Sequence[Tensor]) -> Places:
     """Which axis of the result each dimension of the stages follows, if it follows one."""
-    found: Places = {result.name: tuple(Follows(axis) for axis in range(len(result.axes)))}
+    follows: Places = {result.name: tuple(Follows(axis) for axis in range(len(result.axes)))}
     readers = [result]
     for stage in reversed(stages):
         own: list[tuple[Follows | None, ...]] = []
         for reader in readers:
-            axes = dict(zip((axis.name for axis in reader.axes), found[reader.name], strict=True))
+            axes = dict(zip((axis.name for axis in reader.axes), follows[reader.name], strict=True))
             own += [
                 tuple(_followed(index, axes) for index in load.indices)
                 for load in _reads_of(reader, stage)
             ]
         columns = zip(*own, strict=True) if own else ()
-        found[stage.name] = tuple(
+        follows[stage.name] = tuple(
             column[0] if all(one == column[0] for one in column) else None for column in columns
         )
         readers.append(stage)
-    return found
+    return follows
 
 
 def _followed(index: Expr, axes: Mapping[str, Follows | None]) -> Follows | None:
@@ -179,8 +179,8 @@ def _followed(index: Expr, axes: Mapping[str, Follows | None]) -> Follows | None
         case Var(name):
             return axes.get(name)
         case Binary(BinaryKind.FLOOR_DIVIDE, Var(name), Const(value=int(factor))):
-            found = axes.get(name)
-            return Follows(found.axis, factor) if found and found.factor == 1 else None
+            follows = axes.get(name)
+            return Follows(follows.axis, factor) if follows and follows.factor == 1 else None
         case _:
             return None
 
@@ -192,10 +192,10 @@ def row_factors(result: Tensor, stages: Sequence[Tensor], where: Places) -> list
     """
     factors: list[int] = []
     for axis, whole in enumerate(result.shape):
-        found = [_factor_along(where[stage.name], axis) for stage in stages]
-        factor = max(found, default=1)
+        along_axis = [_factor_along(where[stage.name], axis) for stage in stages]
+        factor = max(along_axis, default=1)
         even = factor > 0 and not has_rest(whole, factor)
-        factors.append(factor if even and all(one in (1, factor) for one in found) else 0)
+        factors.append(factor if even and all(one in (1, factor) for one in along_axis) else 0)
     return factors
 
 
@@ -285,14 +285,14 @@ def depends_on(tensors: Sequence[Tensor], reader: Tensor, where: Places) -> set[
     """The axes of the result that decide which elements of stages a reader needs."""
     names = {tensor.name for tensor in tensors}
     axes = dict(zip((axis.name for axis in reader.axes), where[reader.name], strict=True))
-    found: set[int] = set()
+    axes_needed: set[int] = set()
     for load in loads(reader):
         if load.buffer.name in names:
             for name in (part for index in load.indices for part in variables(index)):
                 follows = axes.get(name)
                 if follows is not None:
-                    found.add(follows.axis)
-    return found
+                    axes_needed.add(follows.axis)
+    return axes_needed
 
 
 def axis_names(tensor: Tensor) -> list[str]:
