@@ -86,35 +86,35 @@ class CannotScheduleError(Exception):
 
 def default_variants(results: Sequence[Tensor], target: Target) -> list[Variant]:
     """How to compute the results, by how large extents turn out to be that are not known."""
-    found: list[Variant] = []
+    variants: list[Variant] = []
     for caution in Caution:
         variant = _variant(results, target, caution)
-        if variant not in found:
-            found.append(variant)
+        if variant not in variants:
+            variants.append(variant)
         if not variant.needs:
             break
-    return found
+    return variants
 
 
 def _variant(results: Sequence[Tensor], target: Target, caution: Caution) -> Variant:
     """A schedule for the results, which share no stage but what is written out."""
     needs: dict[str, int] = {}
-    found: dict[str, Directives] = {}
+    plan: dict[str, Directives] = {}
     tensors = in_order(results)
     kept = kept_stages(tensors, results)
     for tensor in tensors:
         if tensor.body is not None and tensor.name not in kept:
-            found[tensor.name] = [Inline()]
+            plan[tensor.name] = [Inline()]
     for result in results:
         if isinstance(result.body, Reduce):
-            found[result.name] = [CacheWrite(f"{result.name}_acc")]
+            plan[result.name] = [CacheWrite(f"{result.name}_acc")]
     names = {result.name for result in results}
-    stages = rewrite_stages(tensors, names, Schedule.of(found))
+    stages = rewrite_stages(tensors, names, Schedule.of(plan))
     if caution is Caution.NONE and _is_symbolic(stages):
         for result in results:
             packs = turned(stages[result.name], _inner_stages(stages, result.name, names))
-            found |= {stage: [*found.get(stage, []), pack] for stage, pack in packs.items()}
-        stages = rewrite_stages(tensors, names, Schedule.of(found))
+            plan |= {stage: [*plan.get(stage, []), pack] for stage, pack in packs.items()}
+        stages = rewrite_stages(tensors, names, Schedule.of(plan))
     claimed: set[str] = set()
     for result in results:
         inner = _inner_stages(stages, result.name, names)
@@ -124,9 +124,9 @@ def _variant(results: Sequence[Tensor], target: Target, caution: Caution) -> Var
         claimed |= {stage.name for stage in inner}
         root = _Root(stages[result.name], inner, target, caution)
         for name, directives in root.schedule().items():
-            found[name] = [*found.get(name, []), *directives]
+            plan[name] = [*plan.get(name, []), *directives]
         needs |= {n: max(least, needs.get(n, 0)) for n, least in root.loops.needs.items()}
-    schedule = Schedule.of({name: parts for name, parts in found.items() if parts})
+    schedule = Schedule.of({name: parts for name, parts in plan.items() if parts})
     return Variant(schedule, tuple(sorted(needs.items())))
 
 
@@ -139,14 +139,14 @@ def _is_symbolic(stages: dict[str, Tensor]) -> bool:
 
 def _inner_stages(stages: dict[str, Tensor], result: str, results: set[str]) -> list[Tensor]:
     """The stages that a result needs, other results apart, each after what it reads."""
-    wanted = {result}
+    names = {result}
     for name in reversed(stages):
-        if name in wanted:
-            wanted |= {load.buffer.name for load in loads(stages[name])} - results
+        if name in names:
+            names |= {load.buffer.name for load in loads(stages[name])} - results
     return [
         tensor
         for name, tensor in stages.items()
-        if name in wanted - {result} and tensor.body is not None
+        if name in names - {result} and tensor.body is not None
     ]
 
 
@@ -202,8 +202,8 @@ class _Root:
 
     def variable(self, stage: Tensor, axis: int | None) -> str:
         """What that dimension is called in the stage's expressions; nothing if there is none."""
-        found = None if axis is None else self.dimension(stage, axis)
-        return "" if found is None else stage.axes[found].name
+        dimension = None if axis is None else self.dimension(stage, axis)
+        return "" if dimension is None else stage.axes[dimension].name
 
     def pointwise(self) -> dict[str, Directives]:
         """No reduction: vectors along the contiguous axis, several in an iteration.
@@ -221,15 +221,15 @@ class _Root:
             loops.serial.insert(0, self.axes[across])
         elif across is not None:  # the threads have nothing else to share
             loops.outer.append(self.axes[across])
-        found = {self.result.name: loops.directives()}
+        plan = {self.result.name: loops.directives()}
         site = self.site(loops.around_tile())
         for stage in self.inner:
             box = [
                 1 if follows is not None and follows.axis != lane else min(extent(whole), lanes)
                 for follows, whole in zip(self.where[stage.name], stage.shape, strict=True)
             ]
-            found[stage.name] = plain_stage(stage, site, box, lanes)
-        return found
+            plan[stage.name] = plain_stage(stage, site, box, lanes)
+        return plan
 
     def in_pieces(self, lane: int, lanes: int, vectors: int) -> int:
         """An axis in pieces of some vectors: lanes of a vector."""
@@ -288,9 +288,9 @@ class _Root:
             if dimension is not None:
                 sizes[axis_names(stage)[dimension]] = size
         name = self.variable(stage, lane).rpartition("@")[2]
-        found = self.around_tiles(stage, tile, lanes)
+        plan = self.around_tiles(stage, tile, lanes)
         site = self.site(self.loops.around_tile())
-        return {**found, stage.name: tile_stage(stage, site, name, sizes, lanes)}
+        return {**plan, stage.name: tile_stage(stage, site, name, sizes, lanes)}
 
     def row_axis(self, stage: Tensor, lane: int) -> int | None:
         """The axis whose neighbours share most of what they read, if any do."""
@@ -319,11 +319,11 @@ class _Root:
         self.loops.outer = [self.axes[axis] for axis in order if axis in needed]
         self.loops.serial = [self.axes[axis] for axis in order if axis not in needed]
         site = self.site(self.loops.shared())
-        found = {self.result.name: self.loops.directives()}
+        plan = {self.result.name: self.loops.directives()}
         for copy in copies:
             box = [extent(one) for one in copy.shape]
-            found[copy.name] = plain_stage(copy, site, box, lanes)
-        return found
+            plan[copy.name] = plain_stage(copy, site, box, lanes)
+        return plan
 
     def tile_of_dots(self, stage: Tensor, summed: str, lanes: int) -> dict[str, Directives]:
         """Lanes along what is summed, rows and columns along the last two axes."""
@@ -338,9 +338,9 @@ class _Root:
             self.axes[axis] = outer
             self.loops.inner.insert(0, self.loops.unroll(inside))
             unrolled.append(axis_names(stage)[self.dimension(stage, axis) or 0])
-        found = self.around_tiles(stage, tile, lanes)
+        plan = self.around_tiles(stage, tile, lanes)
         site = self.site(self.loops.around_tile())
-        return {**found, **dot_stages(stage, site, summed, lanes, unrolled)}
+        return {**plan, **dot_stages(stage, site, summed, lanes, unrolled)}
 
     def by_rows(self) -> dict[str, Directives]:
         """Several reductions: all of them for a part of the result that needs no other part's."""
@@ -364,19 +364,19 @@ class _Root:
                 loops.inner += loops.vectors(inside, width, whole, unrolled=short)
             else:
                 loops.inner.append(inside)
-        found = {self.result.name: loops.directives()}
+        plan = {self.result.name: loops.directives()}
         site = self.site(loops.shared())
         for stage in self.inner:
-            found |= self.row_stage(stage, site, self.box(stage, size), lanes)
-        return found
+            plan |= self.row_stage(stage, site, self.box(stage, size), lanes)
+        return plan
 
     def row_size(self, axis: int, factor: int, lanes: int) -> int:
         """How much of an axis one turn does; all of it, where it cannot be cut."""
         whole = self.extents[axis]
         if not factor:
             return whole
-        wanted = lanes * self.options.row_piece if axis == self.lane_axis else 1
-        return min(whole, max(factor, wanted // factor * factor))
+        size = lanes * self.options.row_piece if axis == self.lane_axis else 1
+        return min(whole, max(factor, size // factor * factor))
 
     def box(self, stage: Tensor, size: dict[int, int]) -> list[int]:
         """What one turn of the shared loop needs of a stage."""
