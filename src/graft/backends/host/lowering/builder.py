@@ -1,7 +1,7 @@
-"""Graphs -> programs: native segments, and what stands between them.
+"""Graphs to programs: native segments, and what runs between them.
 
 A graph enters; a program leaves, with the Python functions that its instructions name. A graph of
-static shapes without control flow is compiled as a whole. Any other is cut where numbers have to be
+static shapes without control flow is compiled as a whole. Any other is cut where sizes have to be
 known first (`cut`); branches and bodies of loops become blocks, which read values of the blocks
 around them. What has no native code runs on the reference evaluator, node by node, and is listed
 with the reason.
@@ -62,10 +62,10 @@ from graft.target.roofline import cache_roofline
 
 @dataclass
 class Built:
-    """A program and what goes with it in this process: functions that it names, values that the
-    evaluator makes (`reasons`) or that Python looks up (`lookups`), and the values that kernel
-    calls and instructions make, in order. `arena_bound` is the smallest arena that the static part
-    can do with."""
+    """A program and what goes with it in this process: the functions that it names, the values that
+    the evaluator computes (`reasons`) or that Python looks up (`lookups`), and kernel calls and
+    instructions in order with the value that each computes (`makes`). `arena_bound` is the least
+    arena of any memory plan of the static part."""
 
     program: Program = field(init=False)
     functions: dict[str, Runner] = field(default_factory=dict)
@@ -100,8 +100,8 @@ def build_program(graph: Graph, compiler: SegmentCompiler, threads: int | None =
 def build_assembled(
     graph: Graph, assembly: Assembly, compiler: SegmentCompiler, guards: tuple[Guard, ...] = ()
 ) -> Built:
-    """The program of a graph of static shapes that has been assembled; of what guards find, which
-    is its last output then, nobody else gets to know."""
+    """The program of a graph of static shapes that has been assembled. With guards, its last output
+    is their counts, which is no output of the program."""
     count = len(graph.outputs) - bool(guards)
     outputs, names = graph.outputs[:count], graph.output_names[:count]
     builder = _ProgramBuilder(compiler)
@@ -167,7 +167,7 @@ class _ProgramBuilder:
         return self._take(*self.compiler.compile(graph, *numbers, ranges, label))
 
     def _take(self, emitted: Emitted, codes: tuple[bytes, ...]) -> list[Instruction]:
-        """Instructions of the program, with what they need."""
+        """Add what instructions need to the program; returns the instructions."""
         self._objects |= dict.fromkeys(codes)
         self.built.makes += emitted.makes
         for step, outside in emitted.evaluated:
@@ -177,8 +177,8 @@ class _ProgramBuilder:
 
 
 class _BlockBuilder:
-    """Builds the block of a graph. `known` are symbols that the graph around it has numbers for,
-    `operands` the values of that one which the last inputs are."""
+    """Builds the block of a graph. `known` are symbols that are bound in the graph around it,
+    `operands` the values there that the last inputs stand for."""
 
     def __init__(
         self,
@@ -216,10 +216,10 @@ class _BlockBuilder:
         return Block(inputs, tuple(self._steps), self._numbered(graph.outputs))
 
     def _capture(self, value: Value, operand: int) -> None:
-        """A value of a block around this one; an alias where this graph knows its shape by other
-        symbols."""
-        seen, outside = value_of(value), self._table.values[operand]
-        if seen.shape is None or seen.shape == outside.shape:
+        """Read a value of a block around this one; an alias where its shape has other symbols
+        here."""
+        own, operand_value = value_of(value), self._table.values[operand]
+        if own.shape is None or own.shape == operand_value.shape:
             self._numbers[value] = operand
         else:
             self._steps.append(Alias(operand, self._number(value)))
@@ -282,9 +282,9 @@ class _BlockBuilder:
         assert runner is not None
         self._built.functions[attrs.label] = runner
         numbers = self._numbered(node.args), self._numbered(node.outputs)
-        made = RegionCall(attrs.label, *numbers, f"{attrs.backend}: region", location)
-        self._built.makes.append((made, node.output.name))
-        return made
+        call = RegionCall(attrs.label, *numbers, f"{attrs.backend}: region", location)
+        self._built.makes.append((call, node.output.name))
+        return call
 
     def _evaluate(self, node: Node, reason: str, location: Place) -> Evaluate:
         name = f"{node.op.name} {len(self._built.evaluators)}"
@@ -300,7 +300,7 @@ class _BlockBuilder:
         return SizeFunction(rule, self._operands(node), outputs, location)
 
     def _has_table(self, node: Node) -> bool:
-        """Whether a node looks strings up, or packs maps, by constants."""
+        """Whether a node looks up strings, or packs maps, by a constant table."""
         match node.op.name:
             case "ml.zip_map":
                 return True
@@ -312,7 +312,7 @@ class _BlockBuilder:
 
     def _list_op(self, node: Node, location: Place) -> ListOp:
         attrs: Any = node.attrs
-        # What is taken from are strings, and become the table.
+        # The first operand are strings, which become the table.
         is_take = node.op.name == "take"
         step = ListOp(
             node.op.name,
@@ -362,13 +362,13 @@ class _BlockBuilder:
 
     def _loop(self, node: Node, known: frozenset[str]) -> Loop:
         limit, condition, *values = node.inputs
-        given = [value for value in values if value is not None]
+        operands = [value for value in values if value is not None]
         carried = node.attrs.carried
         return Loop(
             None if limit is None else self._number(limit),
             None if condition is None else self._number(condition),
-            self._numbered(given[:carried]),
-            self._nested(node, node.attrs.body, given[carried:], known),
+            self._numbered(operands[:carried]),
+            self._nested(node, node.attrs.body, operands[carried:], known),
             self._numbered(node.outputs),
             node.place or Place(),
         )
@@ -390,8 +390,8 @@ class _BlockBuilder:
 
 
 def _table(values: Array, keys: Array | None = None, default: Any = None) -> Table:
-    known = None if keys is None else tuple(keys.tolist())
-    return Table(dtype_of(values.dtype), tuple(values.tolist()), known, default)
+    entries = None if keys is None else tuple(keys.tolist())
+    return Table(dtype_of(values.dtype), tuple(values.tolist()), entries, default)
 
 
 def _label_table(attrs: LabelMapAttrs) -> Table:
