@@ -1,8 +1,8 @@
 """The steps of a recurrent layer: `nn.recurrence`, one after the other, all threads in each.
 
 A step multiplies the hidden state by the recurrent weight, whose blocks of units the threads share,
-and applies the gates while the sums are in registers. Between steps the threads meet, since each
-needs the whole state. The state lies in memory to work in, before and after a step apart.
+and applies the gates while the sums are in registers. Between steps is a barrier, since each thread
+needs the whole state. The states before and after a step lie in separate working memory.
 """
 
 from __future__ import annotations
@@ -54,32 +54,32 @@ def are_alike(attrs: RecurrenceAttrs) -> bool:
 
 
 def phases(attrs: RecurrenceAttrs) -> tuple[tuple[int, ...], ...]:
-    """The gates that are computed before the threads meet; a GRU may need what others reset."""
+    """The gates between two barriers; a GRU's candidate may need the reset state of all units."""
     if attrs.cell == "gru" and not attrs.linear_before_reset:
         return (0, 1), (2,)
     return (tuple(range({"rnn": 1, "gru": 3, "lstm": 4}[attrs.cell])),)
 
 
 @dataclass(frozen=True, eq=False)
-class Before:
-    """What a block of units has before a step: sums per gate, what was projected, its state."""
+class _GateInputs:
+    """What the gates of a block of units are computed from: sums, projected inputs and state."""
 
     sums: Mapping[int, Term]  # by gate, the recurrent part
-    given: Mapping[int, Term]  # by gate, the projected part
+    projected: Mapping[int, Term]  # by gate, the projected part
     hidden: Term
-    cell: Term  # of a GRU whose candidate waits, the update gate
+    cell: Term  # or the update gate of a GRU whose candidate comes in the next phase
     peephole: tuple[Term, ...] = ()
     bias: Term | None = None
 
     def total(self, gate: int) -> Term:
-        return self.given[gate] + self.sums[gate]
+        return self.projected[gate] + self.sums[gate]
 
 
 # Ends a step with the new hidden state and the new cell state, if there is one.
 Ending = Callable[[Term, Term | None], Stmt]
 
 
-def step(attrs: RecurrenceAttrs, direction: int, phase: int, now: Before, end: Ending) -> Stmt:
+def step(attrs: RecurrenceAttrs, direction: int, phase: int, now: _GateInputs, end: Ending) -> Stmt:
     """What a phase of a step does to a block of units."""
     functions: list[Activation] = [one.term for one in activations(attrs, direction)]
     if attrs.cell == "lstm":
@@ -94,7 +94,9 @@ def _clipped(attrs: RecurrenceAttrs, x: Term) -> Term:
     return x if attrs.clip is None else minimum(maximum(x, -attrs.clip), attrs.clip)
 
 
-def _lstm(attrs: RecurrenceAttrs, functions: list[Activation], now: Before, end: Ending) -> Stmt:
+def _lstm(
+    attrs: RecurrenceAttrs, functions: list[Activation], now: _GateInputs, end: Ending
+) -> Stmt:
     f, g, h = functions
 
     def gate(number: int, seen: int, cell: Term) -> Term:
@@ -116,13 +118,13 @@ def _lstm(attrs: RecurrenceAttrs, functions: list[Activation], now: Before, end:
 
 
 def _gru(
-    attrs: RecurrenceAttrs, functions: list[Activation], now: Before, end: Ending, _phase: int
+    attrs: RecurrenceAttrs, functions: list[Activation], now: _GateInputs, end: Ending, _phase: int
 ) -> Stmt:
     """The candidate's recurrent part is reset as a whole."""
     f, g = functions
     part = now.sums[2] if now.bias is None else now.sums[2] + now.bias
     reset = f(_clipped(attrs, now.total(1)))
-    fresh = g(_clipped(attrs, now.given[2] + reset * part))
+    fresh = g(_clipped(attrs, now.projected[2] + reset * part))
 
     def mixed(update: Term) -> Stmt:
         hidden = (1.0 - update) * fresh + update * now.hidden
@@ -132,7 +134,7 @@ def _gru(
 
 
 def _gru_phase(
-    attrs: RecurrenceAttrs, functions: list[Activation], now: Before, end: Ending, phase: int
+    attrs: RecurrenceAttrs, functions: list[Activation], now: _GateInputs, end: Ending, phase: int
 ) -> Stmt:
     """First what is reset of the state, and the update gate; then the candidate."""
     f, g = functions
@@ -150,21 +152,21 @@ _SUMS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """Where a tile stands: the phase and gates, the turn and its step, direction, unit and row."""
+class _TilePosition:
+    """The position of a tile: phase and gates, iteration and its step, direction, unit and row."""
 
     phase: int
     gates: tuple[int, ...]
-    turn: Term
+    iteration: Term
     time: Term
-    way: Term
+    direction: Term
     unit: Term
     first: Term
 
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """The sums of a tile in registers: per gate and row, in several sets that are added at last."""
+    """The sums of a tile in registers: per gate and row, in several sets that are added up last."""
 
     buffer: Buffer
     gates: tuple[int, ...]
@@ -173,7 +175,7 @@ class _Sums:
     lanes: int
 
     @classmethod
-    def of(cls, place: _Place, rows: int, steps: int, lanes: int, dtype: DType) -> _Sums:
+    def of(cls, place: _TilePosition, rows: int, steps: int, lanes: int, dtype: DType) -> _Sums:
         """As many sets as keep the registers busy and divide the steps."""
         sets = max(1, _SUMS // (len(place.gates) * rows))
         while steps % sets:
@@ -189,7 +191,7 @@ class _Sums:
         at = self._at(number, gate, row)
         return store(self.buffer, at, load(self.buffer, at) + value)
 
-    def cleared(self) -> Stmt:
+    def clear(self) -> Stmt:
         zero = Term(Const(0.0, self.buffer.dtype, self.lanes))
         every = product(range(self.sets), self.gates, range(self.rows))
         return block(*(store(self.buffer, self._at(*one), zero) for one in every))
@@ -215,7 +217,7 @@ class _Steps:
         self._gates, self._lanes, self._hidden = GATES[attrs.cell], attrs.block, attrs.hidden
         self._blocks = -(-attrs.hidden // attrs.block)
         self._padded = self._blocks * attrs.block
-        self._ways = directions_of(attrs)
+        self._directions = directions_of(attrs)
         length, batch, *_ = shape_of(node.args[0])
         self._length, self._batch = writer.dim(length), writer.dim(batch)
         self._rows = min(batch, _SUMS // self._gates) if isinstance(batch, int) else 1
@@ -224,11 +226,11 @@ class _Steps:
         self._bias, self._lengths, *self._initial = (writer.operand(n) for n in (2, 3, 4, 5))
         self._peephole = writer.operand(6)
         *self._results, self._room = (writer.result(n) for n in range(len(node.outputs)))
-        self._state = self._batch * (len(self._ways) * self._padded)  # elements of a state
+        self._state = self._batch * (len(self._directions) * self._padded)  # elements of a state
 
     def kernel(self) -> Kernel:
-        steps = loop("turn", self._length, lambda turn: block(*self._step(turn)))
-        return self._writer.kernel(block(self._begun(), Barrier(), steps, self._ended()))
+        steps = loop("turn", self._length, lambda iteration: block(*self._step(iteration)))
+        return self._writer.kernel(block(self._initialize(), Barrier(), steps, self._finalize()))
 
     def _job(self, name: str, body: Callable[[Term, Term], Stmt]) -> Stmt:
         """The blocks of all directions, which the threads share: a direction and a first unit."""
@@ -236,82 +238,86 @@ class _Steps:
         def one(job: Term) -> Stmt:
             unit = job % self._blocks * self._lanes
             return let(
-                "way", job // self._blocks, lambda way: let("unit", unit, partial(body, way))
+                "way",
+                job // self._blocks,
+                lambda direction: let("unit", unit, partial(body, direction)),
             )
 
-        return parallel(name, self._blocks * len(self._ways), one)
+        return parallel(name, self._blocks * len(self._directions), one)
 
-    def _at(self, part: Term | int, way: Term, row: Term, unit: Term) -> Term:
-        """An element of the memory to work in."""
-        place = (way * self._batch + row) * self._padded + unit
+    def _at(self, part: Term | int, direction: Term, row: Term, unit: Term) -> Term:
+        """The index of an element of the working memory."""
+        place = (direction * self._batch + row) * self._padded + unit
         found: Term = term(part) * self._state + place
         return found
 
     def _each_unit(self, name: str, body: Callable[[Term, Term, Term], Stmt]) -> Stmt:
         """Rows and units of a block, one by one, without those that are padding."""
 
-        def of_block(way: Term, unit: Term) -> Stmt:
+        def of_block(direction: Term, unit: Term) -> Stmt:
             count = select(unit + self._lanes > self._hidden, self._hidden - unit, self._lanes)
 
             def of_row(row: Term) -> Stmt:
-                return loop("lane", count, lambda lane: body(way, row, unit + lane))
+                return loop("lane", count, lambda lane: body(direction, row, unit + lane))
 
             return loop("row", self._batch, of_row)
 
         return self._job(name, of_block)
 
-    def _begun(self) -> Stmt:
-        """The initial states in place, and zeros where there are none."""
+    def _initialize(self) -> Stmt:
+        """Copy the initial states, or zeros where there are none, to the working memory."""
 
-        def cleared(way: Term, unit: Term) -> Stmt:
+        def clear(direction: Term, unit: Term) -> Stmt:
             def of_row(row: Term) -> Stmt:
-                parts = (self._at(part, way, row, unit) for part in range(4))
+                parts = (self._at(part, direction, row, unit) for part in range(4))
                 return block(*(store(self._room, self._ramp(at), self._zeros) for at in parts))
 
             return loop("row", self._batch, of_row)
 
-        def copied(source: Buffer, part: int, way: Term, row: Term, unit: Term) -> Stmt:
-            value = load(source, (way * self._batch + row) * self._hidden + unit)
-            return store(self._room, self._at(part, way, row, unit), value)
+        def copied(source: Buffer, part: int, direction: Term, row: Term, unit: Term) -> Stmt:
+            value = load(source, (direction * self._batch + row) * self._hidden + unit)
+            return store(self._room, self._at(part, direction, row, unit), value)
 
-        given = [
+        copies = [
             self._each_unit(f"given{part}", partial(copied, source, part))
             for part, source in zip((0, 3), self._initial, strict=True)
             if source is not None
         ]
-        return block(self._job("cleared", cleared), *given)
+        return block(self._job("cleared", clear), *copies)
 
-    def _ended(self) -> Stmt:
-        """The last states; none of a sequence without steps."""
+    def _finalize(self) -> Stmt:
+        """Copy the last states to the results; zero for a sequence without steps."""
         last = self._length % 2
 
-        def copied(result: Buffer, part: Term, way: Term, row: Term, unit: Term) -> Stmt:
-            value = load(self._room, self._at(part, way, row, unit))
+        def copied(result: Buffer, part: Term, direction: Term, row: Term, unit: Term) -> Stmt:
+            value = load(self._room, self._at(part, direction, row, unit))
             if self._lengths is not None:
                 value = select(cast(INDEX, load(self._lengths, row)) > 0, value, 0.0)
-            return store(result, (way * self._batch + row) * self._hidden + unit, value)
+            return store(result, (direction * self._batch + row) * self._hidden + unit, value)
 
         parts = (last, term(3))[: len(self._results) - 1]
         copies = (partial(copied, *one) for one in zip(self._results[1:], parts, strict=True))
         return block(*(self._each_unit(f"last{n}", copy) for n, copy in enumerate(copies)))
 
-    def _step(self, turn: Term) -> list[Stmt]:
-        """The phases of a step, with meetings behind them."""
+    def _step(self, iteration: Term) -> list[Stmt]:
+        """The phases of a step, each with a barrier behind it."""
         statements: list[Stmt] = []
         for number, gates in enumerate(phases(self._attrs)):
-            body = partial(self._phase, number, gates, turn)
+            body = partial(self._phase, number, gates, iteration)
             statements += [self._job(f"phase{number}", body), Barrier()]
         return statements
 
-    def _phase(self, phase: int, gates: tuple[int, ...], turn: Term, way: Term, unit: Term) -> Stmt:
+    def _phase(
+        self, phase: int, gates: tuple[int, ...], iteration: Term, direction: Term, unit: Term
+    ) -> Stmt:
         """Some gates of a block of units, for all rows."""
-        backwards = self._length - 1 - turn
-        time = backwards if self._ways == (True,) else turn
-        if len(self._ways) > 1:
-            time = select(equal(way, 1), backwards, turn)
+        backwards = self._length - 1 - iteration
+        time = backwards if self._directions == (True,) else iteration
+        if len(self._directions) > 1:
+            time = select(equal(direction, 1), backwards, iteration)
 
         def rows(count: int, first: Term) -> Stmt:
-            place = _Place(phase, gates, turn, time, way, unit, first)
+            place = _TilePosition(phase, gates, iteration, time, direction, unit, first)
             return self._tile(place, count)
 
         whole = self._batch // self._rows
@@ -321,16 +327,16 @@ class _Steps:
         left = self._batch % self._rows
         return block(tiles, loop("rest", left, lambda row: rows(1, whole * self._rows + row)))
 
-    def _tile(self, place: _Place, count: int) -> Stmt:
+    def _tile(self, place: _TilePosition, count: int) -> Stmt:
         """Some rows: their sums in registers, then their gates."""
         sums = _Sums.of(place, count, self._padded, self._lanes, self._room.dtype)
-        source = term(2) if place.phase else place.turn % 2
-        base = (place.way * self._padded + place.unit) * (self._padded * self._gates)
+        source = term(2) if place.phase else place.iteration % 2
+        base = (place.direction * self._padded + place.unit) * (self._padded * self._gates)
 
         def added(number: int, gate: int, k: Term, weight: Term) -> Stmt:
             statements: list[Stmt] = []
             for row in range(count):
-                at = self._at(source, place.way, place.first + row, k)
+                at = self._at(source, place.direction, place.first + row, k)
                 state = spread(load(self._room, at), self._lanes)
                 statements.append(sums.add(number, gate, row, state * weight))
             return block(*statements)
@@ -345,66 +351,75 @@ class _Steps:
                     every.append(let("weight", weight, partial(added, number, gate, at)))
             return block(*every)
 
-        finished = [self._finished(place, row, partial(sums.total, row)) for row in range(count)]
+        finished = [self._apply_gates(place, row, partial(sums.total, row)) for row in range(count)]
         steps = loop("k", self._padded // sums.sets, turn_of)
-        return with_memory(block(sums.cleared(), steps, *finished), sums.buffer)
+        return with_memory(block(sums.clear(), steps, *finished), sums.buffer)
 
-    def _finished(self, place: _Place, row: int, total: Callable[[int], Term]) -> Stmt:
+    def _apply_gates(self, place: _TilePosition, row: int, total: Callable[[int], Term]) -> Stmt:
         """A row's gates, and its new state."""
-        at, way, unit = place.first + row, place.way, place.unit
-        outer = (place.time * self._batch + at) * len(self._ways) + way
+        at, direction, unit = place.first + row, place.direction, place.unit
+        outer = (place.time * self._batch + at) * len(self._directions) + direction
 
-        def given(gate: int) -> Term:
+        def projected(gate: int) -> Term:
             return self._vector(self._projected, (outer * self._gates + gate) * self._padded + unit)
 
         def old(part: Term | int) -> Term:
-            return self._vector(self._room, self._at(part, way, at, unit))
+            return self._vector(self._room, self._at(part, direction, at, unit))
 
-        seen: tuple[Term, ...] = ()
+        peepholes: tuple[Term, ...] = ()
         if self._peephole is not None:
-            starts = ((way * 3 + n) * self._padded + unit for n in range(3))
-            seen = tuple(self._vector(self._peephole, start) for start in starts)
+            starts = ((direction * 3 + n) * self._padded + unit for n in range(3))
+            peepholes = tuple(self._vector(self._peephole, start) for start in starts)
         bias = None
         if self._bias is not None:
-            bias = self._vector(self._bias, way * self._padded + unit)
+            bias = self._vector(self._bias, direction * self._padded + unit)
         sums = {gate: total(gate) for gate in place.gates}
-        own = {gate: given(gate) for gate in place.gates}
-        now = Before(sums, own, old(place.turn % 2), old(3), seen, bias)
-        end = partial(self._kept, place, at, now)
+        projections = {gate: projected(gate) for gate in place.gates}
+        inputs = _GateInputs(sums, projections, old(place.iteration % 2), old(3), peepholes, bias)
+        end = partial(self._store_state, place, at, inputs)
         if are_alike(self._attrs):
-            return step(self._attrs, 0, place.phase, now, end)
-        ways = [step(self._attrs, n, place.phase, now, end) for n in range(len(self._ways))]
-        return when(equal(way, 0), *ways)
+            return step(self._attrs, 0, place.phase, inputs, end)
+        branches = [
+            step(self._attrs, n, place.phase, inputs, end) for n in range(len(self._directions))
+        ]
+        return when(equal(direction, 0), *branches)
 
-    def _kept(self, place: _Place, row: Term, now: Before, hidden: Term, cell: Term | None) -> Stmt:
-        """The new state, or the old one of a sequence that has ended; results are zero there."""
-        way, unit = place.way, place.unit
+    def _store_state(
+        self, place: _TilePosition, row: Term, inputs: _GateInputs, hidden: Term, cell: Term | None
+    ) -> Stmt:
+        """Store the new state; a sequence that has ended keeps its state, and outputs zero."""
+        direction, unit = place.direction, place.unit
 
         def set_part(part: Term | int, value: Term) -> Stmt:
-            at = self._ramp(self._at(part, way, row, unit))
+            at = self._ramp(self._at(part, direction, row, unit))
             return store(self._room, at, self._without_padding(unit, value))
 
         if place.phase < len(phases(self._attrs)) - 1:
             assert cell is not None
             return block(set_part(2, hidden), set_part(3, cell))
-        shown = hidden
+        output = hidden
         if self._lengths is not None:
             alive = place.time < cast(INDEX, load(self._lengths, row))
-            shown = select(alive, hidden, self._zeros)
-            hidden = select(alive, hidden, now.hidden)
-            cell = None if cell is None else select(alive, cell, now.cell)
-        start = ((place.time * len(self._ways) + way) * self._batch + row) * self._hidden + unit
-        kept = [set_part((place.turn + 1) % 2, hidden), self._shown(start, unit, shown)]
-        return block(*kept, *([] if cell is None else [set_part(3, cell)]))
+            output = select(alive, hidden, self._zeros)
+            hidden = select(alive, hidden, inputs.hidden)
+            cell = None if cell is None else select(alive, cell, inputs.cell)
+        start = (
+            (place.time * len(self._directions) + direction) * self._batch + row
+        ) * self._hidden + unit
+        stores = [
+            set_part((place.iteration + 1) % 2, hidden),
+            self._store_output(start, unit, output),
+        ]
+        return block(*stores, *([] if cell is None else [set_part(3, cell)]))
 
     def _without_padding(self, unit: Term, value: Term) -> Term:
-        """Zero in what is padding: a NaN there would reach all units."""
+        """Zero in the padding: a NaN there would reach all units."""
         if self._padded == self._hidden:
             return value
         return select(self._ramp(unit) < self._hidden, value, self._zeros)
 
-    def _shown(self, start: Term, unit: Term, value: Term) -> Stmt:
-        """A block of a step's results, without its padding."""
+    def _store_output(self, start: Term, unit: Term, value: Term) -> Stmt:
+        """Store a block of a step's outputs, without its padding."""
         at = self._ramp(start)
         inside = None
         if self._padded > self._hidden:
