@@ -111,15 +111,15 @@ class _Nodes:
 
     def _ask_for(self, node: int, numbers: Array) -> None:
         """Make a node the first of those that ask for some numbers one after the other."""
-        found, otherwise = int(self.true[node]), int(self.false[node])
+        if_equal, otherwise = int(self.true[node]), int(self.false[node])
         if not numbers.size:
             self.thresholds[node] = np.nan
         for number in numbers[:0:-1]:
-            below = self._add(node, _before(number), otherwise, found)
+            below = self._add(node, _before(number), otherwise, if_equal)
             otherwise = self._add(node, number, below, otherwise)
         for number in numbers[:1]:
             self.thresholds[node] = number
-            self.true[node] = self._add(node, _before(number), otherwise, found)
+            self.true[node] = self._add(node, _before(number), otherwise, if_equal)
             self.false[node] = otherwise
 
     def _add(self, like: int, threshold: Array, true: int, false: int) -> int:
@@ -307,12 +307,12 @@ class _Votes:
 
         def added(at: Term, place: Term) -> Stmt:
             totals, *voted = memory
-            known, weight = load(totals, place), cast(DType.FLOAT64, load(self._weights, at))
+            total, weight = load(totals, place), cast(DType.FLOAT64, load(self._weights, at))
             if not self._extreme:
-                return store(totals, place, known + weight)
+                return store(totals, place, total + weight)
             extreme = minimum if self._how == "MIN" else maximum
             marks = (store(buffer, place, term(True, DType.BOOL)) for buffer in voted)
-            return block(store(totals, place, extreme(known, weight)), *marks)
+            return block(store(totals, place, extreme(total, weight)), *marks)
 
         starts = self._starts
         if starts is None:

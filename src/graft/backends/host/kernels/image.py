@@ -182,13 +182,13 @@ def reader(parameters: Parameters, point: Point) -> Reader:
             return point.load(*parameters.whole_blocks(value, channels, point.size), axis)
         storage, buffer = parameters.value(value)
         if not storage.block:
-            found = point.load(storage, buffer, axis)
+            vector = point.load(storage, buffer, axis)
             count = None if channels is None else storage.shape[channels]
             if not isinstance(count, int) or count % point.size == 0:
-                return found
+                return vector
             left = minus(Const(count), plus(times(point.block, point.size), point.first))
             condition = mask_of(left, point.lanes)
-            return found if condition is None else where(condition, found)
+            return vector if condition is None else where(condition, vector)
         at = (point.batch, point.row, point.column)
         extents = (storage.shape[0], *storage.shape[2:])
         parts = [Const(0) if n == 1 else item for n, item in zip(extents, at, strict=True)]
@@ -229,20 +229,20 @@ class Evaluator:
     ) -> Stmt:
         """A statement that uses what a value of the group is at a point."""
         bindings: list[tuple[Var, Expr]] = []
-        found: dict[Value, Expr] = {}
+        vectors: dict[Value, Expr] = {}
 
-        def named(this: Value, expr: Expr) -> Expr:
+        def bound_to(this: Value, expr: Expr) -> Expr:
             var = Var(self.fresh("at"), expr.dtype, expr.lanes)
             bindings.append((var, expr))
-            found[this] = var
+            vectors[this] = var
             return var
 
         read = reader(self.parameters, point)
         for this, expr in known.items():
-            named(this, expr)
+            bound_to(this, expr)
         for node in self.parameters.group.leading_to(value, known):
-            named(node.output, computed((node,), found, read)[node.output])
-        body = use(found[value] if value in found else read(value, None))
+            bound_to(node.output, computed((node,), vectors, read)[node.output])
+        body = use(vectors[value] if value in vectors else read(value, None))
         for var, expr in reversed(bindings):
             body = Let(var, expr, body)
         return body

@@ -101,10 +101,10 @@ class _Columns:
         first = (batch * self._writer.dim(shape[1]) + head) * self._size
 
         def begun(row: Term) -> Stmt:
-            given = zero
+            initial = zero
             if self._state is not None:
-                given = self._read(3, self._state, batch, head, row, column)
-            return store(self._memory, row, given)
+                initial = self._read(3, self._state, batch, head, row, column)
+            return store(self._memory, row, initial)
 
         def ended(row: Term) -> Stmt:
             value = cast(self._after.dtype, load(self._memory, row))
@@ -150,13 +150,13 @@ class _Columns:
         own = head * self._share + number
 
         def row(at: Term) -> Stmt:
-            asked = self._read(0, self._query, batch, own, step, at)
-            return self._sum.set(self._sum.value + asked * load(self._memory, at))
+            query = self._read(0, self._query, batch, own, step, at)
+            return self._sum.set(self._sum.value + query * load(self._memory, at))
 
         shape = shape_of(self._writer.group.node.outputs[0])
         place = batch
         for dim, index in zip(shape[1:], (own, step, column), strict=True):
             place = place * self._writer.dim(dim) + index
-        found = cast(self._result.dtype, self._sum.value * self._scale)
+        output = cast(self._result.dtype, self._sum.value * self._scale)
         begun = self._sum.set(term(0.0, self._dtype))
-        return block(begun, loop("asked", self._size, row), store(self._result, place, found))
+        return block(begun, loop("asked", self._size, row), store(self._result, place, output))

@@ -131,7 +131,7 @@ class Axis:
         position = span.start + cast(dtype, bin_) * span.bin_size + within
         edge = cast(dtype, self.extent)
 
-        def found(at: Term, inside: Term, clipped: Term, low: Term) -> Stmt:
+        def weighted(at: Term, inside: Term, clipped: Term, low: Term) -> Stmt:
             fraction = clipped - cast(dtype, low)
             nothing = Term(Const(0.0, dtype))
             weights = select(inside, 1.0 - fraction, nothing), select(inside, fraction, nothing)
@@ -155,7 +155,7 @@ class Axis:
                 lambda clip: let(
                     f"{name}_low",
                     cast(INDEX, call("floor", clip)),
-                    lambda low: found(at, inside, clip, low),
+                    lambda low: weighted(at, inside, clip, low),
                 ),
             )
 
@@ -372,14 +372,14 @@ class _Pooling:
         """Over the samples of a bin, and the four pixels of each times what they weigh."""
         total, lowest = self._total, Term(Const(float("-inf"), self._dtype))
 
-        def taken(one: Sample, other: Sample) -> Stmt:
-            found = total.value
+        def combine(one: Sample, other: Sample) -> Stmt:
+            value = total.value
             for y, row_weight in ((one.low, one.low_weight), (one.high, one.high_weight)):
                 for x, weight in ((other.low, other.low_weight), (other.high, other.high_weight)):
                     product = row_weight * weight
                     pixel = self._pixel(base + y * self._columns.extent + x) * product
-                    found = maximum(found, select(equal(product, 0.0), 0.0, pixel))
-            return total.set(found)
+                    value = maximum(value, select(equal(product, 0.0), 0.0, pixel))
+            return total.set(value)
 
         def of_bin(row: Term, column: Term) -> Stmt:
             def across(one: Sample) -> Stmt:
@@ -387,7 +387,7 @@ class _Pooling:
                     "column_number",
                     columns.per_bin,
                     lambda number: self._columns.sample(
-                        "each", columns, column, number, partial(taken, one)
+                        "each", columns, column, number, partial(combine, one)
                     ),
                 )
 
@@ -398,8 +398,8 @@ class _Pooling:
             )
             any_samples = (rows.per_bin > 0) & (columns.per_bin > 0)
             place = result + row * self._columns.bins + column
-            found = select(any_samples, total.value, 0.0)
-            return block(total.set(lowest), down, self._store(place, found))
+            value = select(any_samples, total.value, 0.0)
+            return block(total.set(lowest), down, self._store(place, value))
 
         def of_row(row: Term) -> Stmt:
             return loop("column", self._columns.bins, partial(of_bin, row))

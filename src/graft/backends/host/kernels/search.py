@@ -45,13 +45,13 @@ class Order:
 
     def precedes(self, one: Term, other: Term) -> Term:
         """Whether a value comes before another wherever they are."""
-        found = one > other if self.descending else one < other
+        is_before = one > other if self.descending else one < other
         if not one.dtype.is_float:
-            return found
+            return is_before
         first, second = call("isnan", one), call("isnan", other)
         if self.descending and not self.nan_last:
             first, second = second, first
-        return found | ((first ^ True) & second)
+        return is_before | ((first ^ True) & second)
 
     def same(self, one: Term, other: Term) -> Term:
         """Whether neither value comes before the other."""
@@ -105,12 +105,14 @@ class Heap:
         half = count // 2
 
         def sunk(turn: Term) -> Stmt:
-            return let("root", half - 1 - turn, lambda root: self.taken("build", root, count, root))
+            return let(
+                "root", half - 1 - turn, lambda root: self.reinsert("build", root, count, root)
+            )
 
         return loop("built", half, sunk)
 
-    def taken(self, tag: str, source: Operand, count: Operand, start: Operand = 0) -> Stmt:
-        """Put the element that lies at `source` under `start`, within `count` elements."""
+    def reinsert(self, tag: str, source: Operand, count: Operand, start: Operand = 0) -> Stmt:
+        """Sink the element at `source` from `start` on, within `count` elements."""
         return let(
             f"{tag}_value",
             self.value(source),
@@ -195,7 +197,7 @@ class _Search:
             loop("first", count, lambda at: heap.put(at, element(at), at)),
             heap.build(count),
             loop("next", left, lambda at: let("new", element(at), partial(self._offer, at)), count),
-            loop("rank", count, partial(self._taken, line, column)),
+            loop("rank", count, partial(self._pop_last, line, column)),
         )
 
     def _offer(self, at: Term, value: Term) -> Stmt:
@@ -205,15 +207,15 @@ class _Search:
         better = self._heap.order.precedes(value, self._heap.value(0))
         return when(better, self._heap.sink("offer", value, at, self._count))
 
-    def _taken(self, line: Term, column: Term, rank: Term) -> Stmt:
-        """The last element of the heap into the last free place of the result."""
+    def _pop_last(self, line: Term, column: Term, rank: Term) -> Stmt:
+        """Move the last element in order, which is on top of the heap, to the end of the result."""
 
         def written(last: Term) -> Stmt:
             place = (line * self._count + last) * self._inner + column
             return block(
                 store(self._values, place, self._heap.value(0)),
                 store(self._indices, place, self._heap.position(0)),
-                self._heap.taken("shrink", last, last),
+                self._heap.reinsert("shrink", last, last),
             )
 
         return let("last", self._count - 1 - rank, written)
@@ -318,25 +320,25 @@ class _Distinct:
         return load(self._data, row * self._width + column)
 
     def _popped(self, turn: Term) -> Stmt:
-        def known(last: Term) -> Stmt:
-            return let("value", self._heap.value(0), partial(valued, last))
+        def at_end(last: Term) -> Stmt:
+            return let("value", self._heap.value(0), partial(with_value, last))
 
-        def valued(last: Term, value: Term) -> Stmt:
-            return let("place", self._heap.position(0), partial(taken, last, value))
+        def with_value(last: Term, value: Term) -> Stmt:
+            return let("place", self._heap.position(0), partial(popped, last, value))
 
-        def taken(last: Term, value: Term, place: Term) -> Stmt:
+        def popped(last: Term, value: Term, place: Term) -> Stmt:
             group, position = place // self._count, place % self._count
             same = self._heap.order.same(value, self._known.value)
             same = same & equal(group, self._known_group.value)
             here = self._groups.value - 1
             return block(
-                self._heap.taken("pop", last, last),
+                self._heap.reinsert("pop", last, last),
                 when(equal(turn, 0) | (same ^ True), self._begun(value, group, position)),
                 store(self._count_of, here, load(self._count_of, here) + 1),
                 store(self._inverse, position, here),
             )
 
-        return let("last", self._count - 1 - turn, known)
+        return let("last", self._count - 1 - turn, at_end)
 
     def _begun(self, value: Term, group: Term, position: Term) -> Stmt:
         def entered(new: Term) -> Stmt:

@@ -67,12 +67,12 @@ class KeptBoxes:
     def corners(self, sides: Sequence[Term], body: Callable[[Box], Stmt]) -> Stmt:
         """A name for each number of a box."""
 
-        def named(known: tuple[Term, ...]) -> Stmt:
-            if len(known) < len(_SIDES):
-                name, value = _SIDES[len(known)], sides[len(known)]
-                return let(name, value, lambda side: named((*known, side)))
-            area = (known[1] - known[0]) * (known[3] - known[2])
-            return let("area", area, lambda size: body(Box(known, size)))
+        def named(sides_so_far: tuple[Term, ...]) -> Stmt:
+            if len(sides_so_far) < len(_SIDES):
+                name, value = _SIDES[len(sides_so_far)], sides[len(sides_so_far)]
+                return let(name, value, lambda side: named((*sides_so_far, side)))
+            area = (sides_so_far[1] - sides_so_far[0]) * (sides_so_far[3] - sides_so_far[2])
+            return let("area", area, lambda size: body(Box(sides_so_far, size)))
 
         return named(())
 
@@ -90,8 +90,8 @@ class KeptBoxes:
 
         def step(first: Term) -> Stmt:
             hits = select(self._near(box, first), _flag(1, self.lanes), _flag(0, self.lanes))
-            found = call("reduce_max", hits) if self.lanes > 1 else hits
-            return block(near.set(found), at.set(first + self.lanes))
+            hit = call("reduce_max", hits) if self.lanes > 1 else hits
+            return block(near.set(hit), at.set(first + self.lanes))
 
         search = block(
             at.set(0),
@@ -152,7 +152,7 @@ class _Suppression:
         self._heap = Heap.of(order, self._scores.dtype, self._count, first_on_top=True)
         dtype = _wide(self._boxes.dtype)
         self._kept = KeptBoxes(dtype, target.lanes(dtype), self._most, self._number(1, dtype))
-        self._left, self._found = Cell("left"), Cell("found")
+        self._remaining, self._kept_count = Cell("left"), Cell("found")
 
     def _number(self, which: int, dtype: DType) -> Term:
         """A limit as the attributes or an operand say, rounded to float32 where it is no count."""
@@ -167,26 +167,28 @@ class _Suppression:
 
     def kernel(self) -> Kernel:
         jobs = parallel("job", self._jobs, self._job)
-        jobs = with_memory(jobs, *self._heap.memory, *self._kept.memory, self._left, self._found)
-        gathered = parallel("only", 1, lambda _only: self._gathered())
+        jobs = with_memory(
+            jobs, *self._heap.memory, *self._kept.memory, self._remaining, self._kept_count
+        )
+        gathered = parallel("only", 1, lambda _only: self._compact())
         return self._writer.kernel(block(jobs, Barrier(), gathered))
 
     def _job(self, job: Term) -> Stmt:
-        left, found = self._left, self._found
+        remaining, kept_count = self._remaining, self._kept_count
         limit = minimum(self._most, self._number(0, INDEX))
 
         def chosen(most: Term) -> Stmt:
-            more = (left.value > 0) & (found.value < most)
-            return as_long_as(more, let("last", left.value - 1, partial(self._popped, job)))
+            more = (remaining.value > 0) & (kept_count.value < most)
+            return as_long_as(more, let("last", remaining.value - 1, partial(self._popped, job)))
 
         def offered(at: Term) -> Stmt:
-            return let("score", load(self._scores, job * self._count + at), partial(taken, at))
+            return let("score", load(self._scores, job * self._count + at), partial(scored, at))
 
-        def taken(at: Term, score: Term) -> Stmt:
+        def scored(at: Term, score: Term) -> Stmt:
             entered = let(
                 "end",
-                left.value,
-                lambda end: block(self._heap.put(end, score, at), left.set(end + 1)),
+                remaining.value,
+                lambda end: block(self._heap.put(end, score, at), remaining.set(end + 1)),
             )
             if self._attrs.score_threshold is None and self._limits[2] is None:
                 return entered
@@ -194,35 +196,35 @@ class _Suppression:
             return when(cast(dtype, score) > self._number(2, dtype), entered)
 
         return block(
-            left.set(0),
-            found.set(0),
+            remaining.set(0),
+            kept_count.set(0),
             loop("at", self._count, offered),
-            let("candidates", left.value, self._heap.build),
+            let("candidates", remaining.value, self._heap.build),
             let("most", limit, chosen),
-            store(self._counts, job, found.value),
+            store(self._counts, job, kept_count.value),
         )
 
     def _popped(self, job: Term, last: Term) -> Stmt:
         """The best box that is left: kept, if it is far enough from all that are."""
 
-        def known(number: Term) -> Stmt:
+        def popped(number: Term) -> Stmt:
             first = (job // self._classes * self._count + number) * 4
             return block(
-                self._left.set(last),
-                self._heap.taken("pop", last, last),
+                self._remaining.set(last),
+                self._heap.reinsert("pop", last, last),
                 self._kept.corners(self._numbers(first), partial(compared, number)),
             )
 
         def compared(number: Term, box: Box) -> Stmt:
-            here = self._found.value
-            kept = block(
+            here = self._kept_count.value
+            accepted = block(
                 self._kept.add(box, here),
                 store(self._rows, (job * self._most + here) * 3 + 2, number),
-                self._found.set(here + 1),
+                self._kept_count.set(here + 1),
             )
-            return self._kept.unless_near(box, here, kept)
+            return self._kept.unless_near(box, here, accepted)
 
-        return let("number", self._heap.position(0), known)
+        return let("number", self._heap.position(0), popped)
 
     def _numbers(self, first: Term) -> list[Term]:
         """Least and greatest coordinate along the first axis, then along the second."""
@@ -232,7 +234,7 @@ class _Suppression:
             return [a - c / 2.0, a + c / 2.0, b - d / 2.0, b + d / 2.0]
         return [minimum(a, c), maximum(a, c), minimum(b, d), maximum(b, d)]
 
-    def _gathered(self) -> Stmt:
+    def _compact(self) -> Stmt:
         """Rows move only towards the front, so none is overwritten before it is read."""
         end = Cell("end_of_rows")
 

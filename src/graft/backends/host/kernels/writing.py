@@ -114,9 +114,9 @@ def block(*statements: Stmt) -> Stmt:
 
 def let(name: str, value: Operand, body: Callable[[Term], Stmt]) -> Stmt:
     """A name for what a value is now."""
-    given = term(value).expr
-    var = Var(name, given.dtype, given.lanes)
-    return Let(var, given, body(Term(var)))
+    operand = term(value).expr
+    var = Var(name, operand.dtype, operand.lanes)
+    return Let(var, operand, body(Term(var)))
 
 
 def loop(
