@@ -16,7 +16,6 @@ from itertools import pairwise
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
-from graft.backends.host.kernels.channels import Channels
 from graft.backends.host.kernels.image import (
     ImageWriter,
     no_image,
@@ -26,7 +25,7 @@ from graft.backends.host.kernels.image import (
     source_block,
     vector_lanes,
 )
-from graft.backends.host.point import BlockedPoint
+from graft.backends.host.point import BlockedPoint, Channels
 from graft.backends.host.storage import BLOCKS, Storage, shape_of
 from graft.ir.graph import Node, Value
 from graft.loop.ir import Binary, BinaryKind, Block, Compare, CompareKind, Const, Expr, If, Stmt
