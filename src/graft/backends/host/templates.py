@@ -84,8 +84,10 @@ def layouts_for(
     group: Group, block: int, target: Target
 ) -> list[tuple[Mapping[Value, tuple[int, ...]], float]]:
     """The layouts of operands in which kernels of images make such blocks, and what each costs."""
-    images = (one for one in TEMPLATES if one.layouts and one.is_for(group, Layout.BLOCKED))
-    for template in images:
+    for template in TEMPLATES:
+        needs_anchor = isinstance(template.anchors, frozenset)
+        if (needs_anchor and group.anchor is None) or not template.is_for(group, Layout.BLOCKED):
+            continue
         candidates = list(template.layouts(group, block)) if template.layouts else []
         if candidates:
             cost = template.cost(group, block, target)

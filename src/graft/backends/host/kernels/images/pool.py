@@ -42,6 +42,7 @@ from graft.loop.ir import (
     Stmt,
     Var,
 )
+from graft.loop.traverse import block
 from graft.ops.integer import BYTES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
@@ -312,7 +313,7 @@ class _Writer(ImageWriter):
             for number, place in enumerate(places)
         ]
         sums = For(line, self.first_line, self.lines, Block(tuple(updates)))
-        return Allocate(columns.buffer, Block((columns.clear(), sums, *finish)))
+        return Allocate(columns.buffer, block(columns.clear(), sums, *finish))
 
     def wide_window(self, first: int, column: Expr, _size: int) -> Stmt:
         """One pixel whose window has more columns than there are registers."""
@@ -324,7 +325,7 @@ class _Writer(ImageWriter):
         update = self.update(total, 0, self.source(first, line, place))
         sums = For(line, self.first_line, self.lines, For(step, low, count, update))
         finish = self.finish(first, column, [total.value(0)], counted)
-        return Allocate(total.buffer, Block((total.clear(), sums, finish)))
+        return Allocate(total.buffer, block(total.clear(), sums, finish))
 
     def source(self, first: int, line: Expr, column: Expr) -> BlockedPoint:
         """Where the data is read."""
