@@ -39,7 +39,7 @@ def test_asking_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a kernel was written")
 
     monkeypatch.setattr(Parameters, "kernel", write)
-    monkeypatch.setattr("graft.backends.host.kernels.expression._lowered", write)
+    monkeypatch.setattr("graft.backends.host.kernels.expression.template._lowered", write)
     case = Case()
     y = case("nn.relu", case("nn.dense", case.input(3, 8), case.constant(5, 8)))
     assert _asked(case.graph(y)) is None

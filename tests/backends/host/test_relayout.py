@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graft.backends.host.extents import Extents
-from graft.backends.host.kernels.relayout import relayout
+from graft.backends.host.kernels.relayout import copied, relayout
 from graft.backends.host.storage import Storage
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
@@ -56,13 +56,14 @@ def test_copies(shape: tuple[int, ...], one: int, other: int, threads: int, dtyp
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("shape", [(), (1,), (5, 3, 17), (1, 1, 1, 5000), (3, 0, 2), (2, 1029)])
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.INT64, DType.BOOL, DType.FLOAT16])
-def test_copies_in_rows(shape: tuple[int, ...], threads: int, dtype: DType) -> None:
+def test_copies_of_bytes(shape: tuple[int, ...], threads: int, dtype: DType) -> None:
     storage = Storage(dtype, shape)
     data = storage.pack(np.random.default_rng(0).integers(0, 2, shape).astype(dtype.numpy))
     found = storage.pack(1 - data.astype(np.int8))
-    function = relayout(storage, storage, Extents())
+    function = copied(storage.static_bytes, Extents())
     code = load.load(function, object_code(function, host_target()))
-    code({"source": data, "target": found}, threads)
+    buffers = {"source": data, "target": found}
+    code({name: one.reshape(-1).view(np.uint8) for name, one in buffers.items()}, threads)
     np.testing.assert_array_equal(found, data)
 
 

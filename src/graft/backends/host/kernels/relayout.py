@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -48,15 +48,13 @@ _BATCH, _BLOCK, _ROW = Var("batch"), Var("block"), Var("row")
 
 
 def relayout(source: Storage, target: Storage, extents: Extents) -> Function:
-    """A copy of a tensor in another storage; blocks are for images, which may have any extents."""
+    """A copy of an image in another storage, of which one at least is in blocks."""
     if source.shape != target.shape or source.dtype is not target.dtype:
         raise InternalError(f"{source} and {target} are not of one tensor")
     buffers = source.buffer("source", extents), target.buffer("target", extents)
     shape = ", ".join(map(str, source.shape))
     note = f"{source.dtype}[{shape}] in {_named(source)} to {_named(target)}"
-    if not source.block and not target.block:
-        return replace(copied(source.nbytes, extents), name="relayout", notes=(note,))
-    if len(source.shape) != 4 or 0 in source.shape:
+    if not (source.block or target.block) or len(source.shape) != 4 or 0 in source.shape:
         raise InternalError(f"{source} is no image")
     batches, _, height, width = map(extents.expr, source.shape)
     image = _Image(source, target, buffers, batches, height, width)
