@@ -47,7 +47,6 @@ from graft.backends.host.kernels.conv_schedule import (
 )
 from graft.backends.host.kernels.image import (
     ImageWriter,
-    needed,
     no_image,
     operands,
     shared,
@@ -207,7 +206,7 @@ class _Writer(ImageWriter):
     def images_read(self) -> list[Value]:
         """What the epilogue reads of which every pixel has elements of its own."""
         group, stores, result = self.group, self.parameters.stores, self.result
-        after = needed(group, group.nodes[-1].output, {self.anchor.output})
+        after = group.leading_to(group.nodes[-1].output, {self.anchor.output})
         read = operands(after, {self.anchor.output})
         found = {v: stores[group.outer(v)] for v in read if v not in group.constants}
         alike = (result.block, result.shape, DType.FLOAT32)
