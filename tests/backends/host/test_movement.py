@@ -1,4 +1,4 @@
-"""Data movement by index, alone and among pointwise nodes."""
+"""Data movement, alone and among pointwise nodes: scheduled, with results cut into boxes."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from tests.backends.host.row_kernels import Case, check, refusal
+from tests.backends.host.row_kernels import Case, check, made
 
-from graft.backends.host.kernels.index_map import Index, reshaped
-from graft.backends.host.kernels.movement import movement
-from graft.loop.ir import Const
+from graft.backends.host.kernel import Kernel
+from graft.backends.host.kernels.expression.template import expression
+from graft.loop.ir import For, LoopKind
+from graft.loop.print import to_text
+from graft.loop.traverse import walk_stmt
 
 
 @pytest.mark.parametrize("axes", list(permutations(range(3))))
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
 def test_transposes(axes: tuple[int, ...], dtype: str) -> None:
     case = Case()
-    check(movement, case, case("transpose", case.input(3, 70, 19, dtype=dtype), axes=axes))
+    check(expression, case, case("transpose", case.input(3, 70, 19, dtype=dtype), axes=axes))
 
 
 def test_heads_from_rows_and_back() -> None:
     case = Case()
     y = case("reshape", case.input(2, 7, 3 * 4 * 16), shape=(2, 7, 3, 4, 16))
     y = case("transpose", y, axes=(2, 0, 3, 1, 4))
-    check(movement, case, *case.builder.call("split", y, axis=0, sections=3))
+    check(expression, case, *case.builder.call("split", y, axis=0, sections=3))
     case = Case()
     y = case("transpose", case.input(2, 4, 7, 16), axes=(0, 2, 1, 3))
-    check(movement, case, case("reshape", y, shape=(2, 7, 64)))
+    check(expression, case, case("reshape", y, shape=(2, 7, 64)))
 
 
 @pytest.mark.parametrize("shape", [(6, 35), (2, 3, 5, 7), (210,), (1, 7, 30), (14, 15)])
@@ -36,7 +38,7 @@ def test_reshapes_between_transposes(shape: tuple[int, ...]) -> None:
     case = Case()
     y = case("transpose", case.input(5, 6, 7), axes=(1, 0, 2))
     y = case("reshape", y, shape=shape)
-    check(movement, case, case("transpose", y, axes=tuple(reversed(range(len(shape))))))
+    check(expression, case, case("transpose", y, axes=tuple(reversed(range(len(shape))))))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -48,14 +50,14 @@ def test_concatenations(axis: int) -> None:
         shape[axis] = extent
         parts.append(case("exp", case.input(*shape)))
     y = case("concatenate", *parts, axis=axis)
-    check(movement, case, case("add", y, case.constant(*(int(d) for d in y.shape or ()))))
+    check(expression, case, case("add", y, case.constant(*(int(d) for d in y.shape or ()))))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_splits_of_different_sizes(axis: int) -> None:
     case = Case()
     x = case.input(*((20, 6) if axis == 0 else (6, 20)))
-    check(movement, case, *case.builder.call("split", x, axis=axis, sizes=(3, 16, 1)))
+    check(expression, case, *case.builder.call("split", x, axis=axis, sizes=(3, 16, 1)))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_slices(begin: tuple[int, ...], end: tuple[int, ...], strides: tuple[int
     case = Case()
     x = case.input(2, 5, 37)
     check(
-        movement,
+        expression,
         case,
         case("strided_slice", x, begin=begin, end=end, axes=(1, 2), strides=strides),
     )
@@ -75,16 +77,16 @@ def test_slices(begin: tuple[int, ...], end: tuple[int, ...], strides: tuple[int
 @pytest.mark.parametrize("width", [(0, 0, 1, 2, 0, 3), (2, 0, 0, 0, 1, 0), (0, -1, -2, 1, 0, 20)])
 def test_padding(width: tuple[int, ...]) -> None:
     case = Case()
-    check(movement, case, case("nn.pad", case.input(2, 3, 19), pad_width=width, value=2.5))
+    check(expression, case, case("nn.pad", case.input(2, 3, 19), pad_width=width, value=2.5))
 
 
 def test_repetition() -> None:
     case = Case()
-    check(movement, case, case("tile", case.input(2, 1, 16), reps=(2, 3, 2)))
+    check(expression, case, case("tile", case.input(2, 1, 16), reps=(2, 3, 2)))
     case = Case()
-    check(movement, case, case("tile", case.input(2, 5), reps=(1, 7)))
+    check(expression, case, case("tile", case.input(2, 5), reps=(1, 7)))
     case = Case()
-    check(movement, case, case("broadcast_to", case.input(5, 1), shape=(2, 5, 33)))
+    check(expression, case, case("broadcast_to", case.input(5, 1), shape=(2, 5, 33)))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -92,25 +94,32 @@ def test_constant_indices(axis: int) -> None:
     for indices in (np.int64(-1), np.array([[2, 0], [1, 1]])):
         case = Case()
         check(
-            movement,
+            expression,
             case,
             case("take", case.input(3, 4, 19), case.builder.constant(indices), axis=axis),
         )
 
 
-def test_refusals() -> None:
+def test_joined_results_are_cut_into_boxes() -> None:
     case = Case()
-    y = case("take", case.input(3, 4), case.given(np.array([1])))
-    assert "run time" in refusal(movement, case, y)
-    case = Case()
-    assert "nothing moves" in refusal(movement, case, case("exp", case.input(3)))
-    case = Case()
-    y = case("nn.pad", case.input(3, 4), pad_width=(1, 1, 1, 1), mode="edge")
-    assert "constants" in refusal(movement, case, y)
+    y = case("concatenate", case.input(6, 5), case.input(6, 33), axis=1)
+    case_of_pad = Case()
+    z = case_of_pad("nn.pad", case_of_pad.input(5, 7), pad_width=(1, 2, 0, 3), value=1.0)
+    for graph, loops in ((case.graph(y), 2), (case_of_pad.graph(z), 4)):
+        kernel = made(expression, graph)
+        assert isinstance(kernel, Kernel)
+        assert "select" not in to_text(kernel.function)
+        found = [s for s in walk_stmt(kernel.function.body) if isinstance(s, For)]
+        assert sum(one.kind is LoopKind.PARALLEL for one in found) == loops
 
 
-def test_reshaped_indices_keep_what_is_known() -> None:
-    at = (Index(Const(2), 2, 2, axis=0), Index(Const(16), 0, 63, stride=1, axis=1))
-    found = reshaped(at, (3, 64), (1, 3, 4, 16), 16)
-    assert [index.stride for index in found] == [0, 0, 0, 1]
-    assert (found[1].axis, found[3].low, found[3].high) == (0, 0, 15)
+def test_decisions_along_an_axis_that_is_split_stay() -> None:
+    case = Case()
+    y = case("concatenate", case.input(3, 4), case.input(2, 4), axis=0)
+    check(expression, case, case("transpose", case("reshape", y, shape=(2, 5, 2)), axes=(1, 0, 2)))
+
+
+def test_too_many_boxes_are_not_cut() -> None:
+    case = Case()
+    parts = [case.input(2, 3) for _ in range(70)]
+    check(expression, case, case("concatenate", *parts, axis=1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from graft.backends.host.group import Group
@@ -25,7 +25,6 @@ from graft.backends.host.kernels.images.reduce import image_channels, image_redu
 from graft.backends.host.kernels.images.resize import image_resize
 from graft.backends.host.kernels.joining import joining
 from graft.backends.host.kernels.linear_attention import linear_attention
-from graft.backends.host.kernels.movement import movement
 from graft.backends.host.kernels.recurrence import recurrence
 from graft.backends.host.kernels.reduce import reduce
 from graft.backends.host.kernels.roi_align import roi_align
@@ -46,25 +45,22 @@ from graft.target.target import Target
 TEMPLATES: tuple[KernelTemplate, ...] = (
     *(winograd, conv2d, depthwise_conv2d, pool2d, image_reduce, channel_norm, image_channels),
     *(image_pointwise, image_concat, image_resize, image_movement),
-    *(dense, batch_matmul, attention, softmax, reduce, movement),
+    *(dense, batch_matmul, attention, softmax, reduce),
     *(determinant, distinct, forest, joining, linear_attention, nonzero, recurrence, roi_align),
     *(scatter, sizes, suppression, topk, totals),
     expression,
 )
 
-# One that takes the group is enough to know: those that are quick to say so are asked first.
-_BY_EFFORT = (*(one for one in TEMPLATES if one is not movement), movement)
-
 
 def kernel_for(group: Group, stores: Stores, target: Target) -> Kernel | Refusal:
     """The kernel of the first template that takes the group, or all refusals in one."""
-    plan = _first_plan(TEMPLATES, group, stores, target)
+    plan = _first_plan(group, stores, target)
     return plan if isinstance(plan, Refusal) else plan()
 
 
 def refusal(group: Group, stores: Stores, target: Target) -> Refusal | None:
     """Why no template takes the group, if none does. No kernel is written."""
-    plan = _first_plan(_BY_EFFORT, group, stores, target)
+    plan = _first_plan(group, stores, target)
     return plan if isinstance(plan, Refusal) else None
 
 
@@ -102,13 +98,11 @@ def row_major_cost(group: Group, target: Target) -> float:
     return next(named, expression).cost(group, 0, target)
 
 
-def _first_plan(
-    templates: Sequence[KernelTemplate], group: Group, stores: Stores, target: Target
-) -> Plan | Refusal:
+def _first_plan(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     is_blocked = any(storage.block for storage in stores.values())
     layout = Layout.BLOCKED if is_blocked else Layout.ROW_MAJOR
     reasons: list[str] = []
-    for template in templates:
+    for template in TEMPLATES:
         if not template.is_for(group, layout):
             continue
         plan = template.match(group, stores, target)

@@ -18,7 +18,6 @@ from graft.ir.op import Work
 from graft.target.target import Target
 
 MOVED = ("float32", "float32", "float64", "int64", "int32", "int16", "uint8", "bool")
-COPIED = ("float32", "float64", "int64", "float16", "bool")
 MOST_SMALL, MOST_LARGE = 400, 20_000
 
 
@@ -179,14 +178,8 @@ def relayout_template(group: Group, stores: Stores, _target: Target) -> Kernel:
 
 
 def draw_relayout(s: Sketch) -> Sample:
-    blocked = s.chance(70)
-    s.dtype = s.pick(("float32", "float64") if blocked else COPIED)
+    s.dtype = s.pick(("float32", "float64"))
     s.special = True
-    if not blocked:
-        shape = tuple(s.extent(6, 9) for _ in range(s.number(0, 3)))
-        if s.chance(30):
-            shape = (*shape, s.extent(200, 5000))
-        return s.finished(_renamed(s, s.input(shape)))
     channels = s.pick((1, 2, 3, 8, 12, 16) if s.small else (3, 5, 12, 24, 32, 48, 64))
     pixels = (1, 1) if s.chance(15) else (s.extent(4, 9), s.extent(7, 40))
     shape = (s.extent(2, 3), channels, *pixels)

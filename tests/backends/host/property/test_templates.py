@@ -51,7 +51,7 @@ DRAWN: dict[str, Draw] = {
     "expression": draw_expressed,
 }
 KNOWN: dict[str, Template] = {one.name: one for one in TEMPLATES if one.name in DRAWN}
-KNOWN |= {"relayout": moves.relayout_template}
+KNOWN |= {"movement": KNOWN["expression"], "relayout": moves.relayout_template}
 
 HOST = host_target()
 NAMES = ["host", "x86-64-v3"]

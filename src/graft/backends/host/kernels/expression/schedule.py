@@ -216,6 +216,9 @@ class _Root:
         lanes = self.lanes(self.result, *self.inner)
         if lane is not None:
             piece = self.options.piece if across is None else self.options.transposed_piece
+            if across is not None:  # lanes are read one by one, so that none should be read twice
+                count = self.extents[lane]
+                lanes = min(lanes, max(lanes // 2, 1), key=lambda n: -(-count // n) * n)
             lanes = self.in_pieces(lane, lanes, piece)
         if across is not None and loops.outer:
             loops.serial.insert(0, self.axes[across])

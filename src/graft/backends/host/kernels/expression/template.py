@@ -18,6 +18,7 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Packing, Stores
 from graft.backends.host.kernel_template import HELD, Layout, Pattern, Plan, kernel_template
 from graft.backends.host.kernels.conv_plan import CONVOLUTIONS
+from graft.backends.host.kernels.expression.boxes import cut_into_boxes, in_one_memory
 from graft.backends.host.kernels.expression.loops import ExpressionSchedule
 from graft.backends.host.kernels.expression.schedule import CannotScheduleError, default_variants
 from graft.backends.host.kernels.expression.views import view_of
@@ -107,12 +108,16 @@ def _lowered(
     if key not in _LOWERED:
         while len(_LOWERED) >= _MOST_LOWERED:
             _LOWERED.pop(next(iter(_LOWERED)))
-        variants = default_variants(results, target)
+        boxes = cut_into_boxes(results)
+        parts = [box.tensor for box in boxes]
+        variants = default_variants(parts, target)
+        buffers = [*(one for one in arguments if one.body is None), *parts]
         try:
-            _LOWERED[key] = lower_variants("kernel", arguments, variants, notes)
+            lowered = lower_variants("kernel", buffers, variants, notes)
         except ScheduleError:  # a condition on data decides what is added, lane by lane
             plain = [replace(one, schedule=_without_lanes(one.schedule)) for one in variants]
-            _LOWERED[key] = lower_variants("kernel", arguments, plain, notes)
+            lowered = lower_variants("kernel", buffers, plain, notes)
+        _LOWERED[key] = in_one_memory(lowered, boxes)
     return replace(_LOWERED[key], notes=notes)
 
 
