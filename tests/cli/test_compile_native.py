@@ -10,7 +10,7 @@ import graft
 from graft.cli.main import main
 from graft.loop.parse import from_text
 from graft.loop.print import to_text
-from graft.program.memory import arena_bytes
+from graft.program.program import arena_bytes
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,9 @@ from graft.llvm.emit import SCRATCH_ALIGNMENT
 from graft.llvm.load import Argument, Kernel
 from graft.loop.ir import Buffer, Function
 from graft.program import instructions as p
-from graft.program.memory import segment_arena
-from graft.program.program import Program
+from graft.program.program import Program, segment_arena
 from graft.program.verify import nbytes_of
-from graft.runtime import agreement
+from graft.runtime import thread_pool
 from graft.runtime.memory import aligned_size
 
 # How patiently threads wait at the driver's gates: briefly, so that they sleep and are woken, too.
@@ -86,14 +85,14 @@ def run_program(program: Program, inputs: list[Array], threads: int = 1) -> list
     records: list[int] = []
     for call in segment.calls:
         table = [address(one, thread) for thread in range(threads) for one in call.buffers]
-        flags = agreement.SERIAL * call.serial | agreement.RUNS_ON * call.overlaps
+        flags = thread_pool.SERIAL * call.serial | thread_pool.RUNS_ON * call.overlaps
         scalars = [int(scalar) for scalar in call.scalars]
         words = image.words(table), image.words(scalars), 8 * len(call.buffers)
         records += [image.symbols[call.symbol], *words, flags]
     meeting = image.place(_team(image, threads), kept=False)
-    run = Call(agreement.RUN, (meeting, image.words(records), len(segment.calls), threads, 0))
-    workers = [Call(agreement.WORK, (meeting, thread)) for thread in range(1, threads)]
-    results = image.run([run, Call(agreement.STOP, (meeting,))], workers)
+    run = Call(thread_pool.RUN, (meeting, image.words(records), len(segment.calls), threads, 0))
+    workers = [Call(thread_pool.WORK, (meeting, thread)) for thread in range(1, threads)]
+    results = image.run([run, Call(thread_pool.STOP, (meeting,))], workers)
     return [
         np.frombuffer(result, value.dtype.numpy if value.dtype else None).reshape(value.shape)
         for result, value in zip(results, program.outputs, strict=True)
@@ -102,8 +101,8 @@ def run_program(program: Program, inputs: list[Array], threads: int = 1) -> list
 
 def _team(image: Image, threads: int) -> bytes:
     """The memory that the threads of a program meet in."""
-    pool = bytearray(agreement.THREAD_POOL_BYTES + agreement.CLAIM_BYTES * threads)
-    struct.pack_into("<Q", pool, agreement.GIVE_AWAY, image.symbols["sched_yield"])
-    for offset in agreement.PATIENCES:
+    pool = bytearray(thread_pool.THREAD_POOL_BYTES + thread_pool.CLAIM_BYTES * threads)
+    struct.pack_into("<Q", pool, thread_pool.GIVE_AWAY, image.symbols["sched_yield"])
+    for offset in thread_pool.PATIENCES:
         struct.pack_into("<QQ", pool, offset, LOOKS, OFFERS)
     return bytes(pool)

@@ -341,4 +341,4 @@ def test_a_failed_save_leaves_the_old_file(path: Path) -> None:
 
 def test_dtypes_are_stored_by_name(image: bytes) -> None:
     values: Any = header_of(image)["values"]
-    assert values[0] == ["x", str(DType.FLOAT32), [9], "", 1, "", None]
+    assert values[0] == ["x", str(DType.FLOAT32), [9], "", 1, "", None, None]

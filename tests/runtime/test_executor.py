@@ -34,11 +34,11 @@ from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
 from graft.program.instructions import KernelCall, RegionCall
 from graft.program.program import ProgramError, Value
 from graft.runtime import frames, thread_pool
-from graft.runtime.agreement import GIVE_AWAY, THREAD_POOL_BYTES
 from graft.runtime.cores import available_cores
+from graft.runtime.evaluated import Supplied
 from graft.runtime.memory import address_of
 from graft.runtime.session import Session
-from graft.runtime.supplied import Supplied
+from graft.runtime.thread_pool import GIVE_AWAY, THREAD_POOL_BYTES
 
 SHARED = 256  # where in a thread pool's memory kernels have a barrier of their own
 THREADS = [1, 2, 3]

@@ -17,10 +17,9 @@ from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, UserError
 from graft.runtime import guard
 from graft.runtime.breaker import Admission, Breaker
-from graft.runtime.comparison import find_difference
+from graft.runtime.comparison import find_difference, poison, suspicion, unwritten
 from graft.runtime.guard import FIRST_RUNS, AbandonedError, Policy
 from graft.runtime.incidents import KEPT, Fault, Incident, IncidentLog
-from graft.runtime.look import poison, suspicion, unwritten
 from graft.runtime.regions import Region, RegionWarning
 from graft.runtime.supervise import OverdueError, within
 

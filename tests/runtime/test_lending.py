@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from graft.base.dtypes import Array
-from graft.runtime import lending
-from graft.runtime.lending import Recycled
-from graft.runtime.memory import address_of
+from graft.runtime import memory
+from graft.runtime.memory import Recycled, address_of
 
 FLOAT = np.dtype(np.float32)
 SHAPE = (100, 1000)
@@ -89,7 +88,7 @@ def test_no_two_threads_get_the_same() -> None:
 
 
 def test_not_more_is_remembered_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lending, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(memory, "_MOST_BYTES", 1 << 20)
     results = Recycled()
     held = [results.empty(SHAPE, FLOAT) for _ in range(5)]
     assert results._bytes <= 1 << 20

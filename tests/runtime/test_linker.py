@@ -14,9 +14,8 @@ from tests.runtime.kernels import TARGET, compiled, kernels
 from graft.base.errors import UserError
 from graft.runtime import native
 from graft.runtime.elf import ObjectFile, read_object
-from graft.runtime.jit import JitImage
 from graft.runtime.linker import Image, is_plain, link
-from graft.runtime.native import Library, host_features, system_address
+from graft.runtime.native import JitImage, Library, host_features, system_address
 from graft.target.target import host_target, named_target
 
 pytestmark = pytest.mark.skipif(

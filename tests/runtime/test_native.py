@@ -10,10 +10,10 @@ from tests.runtime.kernels import TARGET, compiled, kernels
 
 from graft.base.errors import UnsupportedError, UserError
 from graft.program.layout import ALLOCATE, DISCARD, EXECUTE
-from graft.runtime.agreement import BARRIER, STOP, WORK
 from graft.runtime.driver import driver_object
 from graft.runtime.elf import read_object
 from graft.runtime.native import Library, host_architecture, host_features
+from graft.runtime.thread_pool import BARRIER, STOP, WORK
 
 Unary = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)
 

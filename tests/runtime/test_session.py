@@ -15,9 +15,9 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.program.instructions import KernelCall, RegionCall
 from graft.program.program import Value
+from graft.runtime.evaluated import Supplied
 from graft.runtime.memory import address_of, aligned_empty
 from graft.runtime.session import Argument, Session
-from graft.runtime.supplied import Supplied
 
 X = np.array([3, -1, 4, 1, -5], np.float32)
 Y = chain_meaning(X)

@@ -42,7 +42,7 @@ from graft.compiler import Model, compile_options
 from graft.ir.printer import to_text
 from graft.module import Placement
 from graft.passes.pipeline import PassReport
-from graft.program.memory import arena_bytes
+from graft.program.program import arena_bytes
 from graft.runtime.artifact import SUFFIX
 from graft.stages import Imported, Optimized, import_graph, link, lower, optimize, place
 from graft.target.target import HOST, known_targets

@@ -24,8 +24,7 @@ from graft.cli.report import (
 )
 from graft.cli.runnable import type_of
 from graft.program import instructions as p
-from graft.program.memory import arena_bytes, segment_arena
-from graft.program.program import Program
+from graft.program.program import Program, arena_bytes, segment_arena
 from graft.program.variants import variant_blocks
 from graft.program.verify import nbytes_of
 from graft.runtime.artifact import SUFFIX, Artifact, examine

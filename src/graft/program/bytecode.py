@@ -15,6 +15,7 @@ import numpy as np
 from graft.base.dims import AnyDim, symbols_of
 from graft.base.dtypes import Array
 from graft.base.errors import Place, UnsupportedError
+from graft.program.bytecode_lists import ListCode
 from graft.program.bytecode_loops import LoopCode
 from graft.program.bytecode_segments import (
     SegmentWriter,
@@ -22,6 +23,7 @@ from graft.program.bytecode_segments import (
     segment_symbols,
 )
 from graft.program.bytecode_work import (
+    Failure,
     Image,
     SizeFailure,
     SymbolFailure,
@@ -33,11 +35,14 @@ from graft.program.instructions import (
     Assert,
     BindSymbol,
     Block,
+    Element,
     If,
     Instruction,
+    ListOp,
     Loop,
     Scan,
     Segment,
+    SizeFunction,
     Slice,
     Switch,
     blocks,
@@ -48,9 +53,9 @@ from graft.program.layout import (
     Opcode,
 )
 from graft.program.program import Program
-from graft.program.words import Label, Words
+from graft.program.words import Address, Label, Words
 
-_FLAG_BYTES, _COUNT_BYTES = 1, 8
+_FAR = 1 << 62  # beyond any size
 
 
 def _as_int64(words: Words) -> Array:
@@ -72,16 +77,21 @@ def encode(program: Program, threads: int) -> Image:
     return _Encoder(program, threads).image()
 
 
-class _Encoder(LoopCode):
+class _Encoder(LoopCode, ListCode):
     """Writes blocks, and with them the whole."""
+
+    # Of the size function that is being written: symbols that only it knows, and what it reads.
+    _own_names: frozenset[str] = frozenset()
+    _elements: tuple[Element, ...] = ()
 
     def image(self) -> Image:
         """The whole."""
         known: set[str] = set()
-        body = self._program.body
+        body, values = self._program.body, self._program.values
         self._bind(body.inputs, known)
         self._lay_out_pool()
-        self._block(body, known, keep=body.inputs)
+        self._block(body, known)
+        self._free(n for n in body.inputs if values[n].element and n not in body.outputs)
         self._words.emit(Opcode.END)
         entry = self._words.finish()
         words = self._words
@@ -100,30 +110,36 @@ class _Encoder(LoopCode):
             words.locations,
         )
 
-    def _block(self, block: Block, known: set[str], keep: Sequence[int] = ()) -> None:
-        """The instructions of a block; after each of them, values go that nobody needs any more.
-
-        Its outputs stay, and whatever else is to be kept."""
-        kept = {*block.outputs, *keep}
-        own = {*block.inputs}
-        last: dict[int, int] = {}
-        for position, instruction in enumerate(block.instructions):
-            own.update(writes(instruction))
-            for number in (*_all_reads(instruction), *writes(instruction)):
-                last[number] = position
-        ending: dict[int, list[int]] = {}
-        for number, position in last.items():
-            if number in own and number not in kept:
-                ending.setdefault(position, []).append(number)
+    def _block(self, block: Block, known: set[str]) -> None:
+        """The instructions of a block; after each of them, values are freed that it was the last to
+        read. Outputs stay; so do the program's inputs, whose memory is the caller's, and device
+        tensors that come into a block, which others hold, too."""
+        ending: dict[int, set[int]] = {}
+        for number, position in self._last_uses(block).items():
+            ending.setdefault(position, set()).add(number)
         around, location = self._path, self._location
         for position, instruction in enumerate(block.instructions):
             self._path = (*around, position)
             where = getattr(instruction, "location", NOWHERE)
             self._locate(location if where == NOWHERE else where)
+            self._dying = frozenset(ending.get(position, ()))
             self._instruction(instruction, known)
-            self._free(ending.get(position, ()))
+            self._free(sorted(ending.get(position, ())))
         self._path = around
         self._locate(location)
+
+    def _last_uses(self, block: Block) -> dict[int, int]:
+        """The position of the last instruction that reads or makes each value of a block."""
+        own: set[int] = set()
+        if block is not self._program.body:
+            own.update(number for number in block.inputs if number in self._places)
+        last: dict[int, int] = {}
+        for position, instruction in enumerate(block.instructions):
+            own.update(writes(instruction))
+            for number in (*_all_reads(instruction), *writes(instruction)):
+                last[number] = position
+        own -= {*block.outputs}
+        return {number: position for number, position in last.items() if number in own}
 
     def _locate(self, location: Place | None) -> None:
         """What is emitted from here on belongs to a node."""
@@ -157,6 +173,11 @@ class _Encoder(LoopCode):
                 self._loop(instruction, known)
             case Scan():
                 self._scan(instruction, known)
+            case SizeFunction():
+                self._size_function(instruction, known)
+            case ListOp():
+                self._list_op(instruction)
+                self._bind(instruction.outputs, known)
             case _:
                 self._python(instruction)
                 self._bind(writes(instruction), known)
@@ -187,23 +208,23 @@ class _Encoder(LoopCode):
         self._segments.append((segment, self._path))
         self._direct |= {*segment.outputs}
 
-    def _size_check(self, check: SizeCheck, verdict: Verdict, asked: tuple[AnyDim, ...]) -> None:
+    def _size_check(self, check: SizeCheck, verdict: Verdict, dims: tuple[AnyDim, ...]) -> None:
         """A tree of tests; whatever ends in a refusal fails."""
         if isinstance(verdict, Refused):
-            names = sorted({name for dim in asked for name in symbols_of(dim)})
-            failure = self._failure(SizeFailure(verdict, check, tuple(names)))
-            self._words.emit(Opcode.FAIL, failure)
+            names = {name for dim in dims for name in symbols_of(dim)} - self._own_names
+            failure = SizeFailure(verdict, check, tuple(sorted(names)), self._elements)
+            self._words.emit(Opcode.FAIL, self._failure(failure))
         elif isinstance(verdict, Test):
             numbers = self._numbers
             left, right = numbers.of(verdict.left), numbers.of(verdict.right)
             different, after = Label(), Label()
             places = numbers.address(left), numbers.address(right)
             self._words.emit(Opcode.DIFFER, *places, different)
-            asked = (*asked, verdict.left, verdict.right)
-            self._size_check(check, verdict.equal, asked)
+            dims = (*dims, verdict.left, verdict.right)
+            self._size_check(check, verdict.equal, dims)
             self._words.emit(Opcode.JUMP, after)
             self._mark(different)
-            self._size_check(check, verdict.different, asked)
+            self._size_check(check, verdict.different, dims)
             self._mark(after)
 
     def _bind_symbol(self, instruction: BindSymbol, known: set[str]) -> None:
@@ -213,12 +234,40 @@ class _Encoder(LoopCode):
             self._item(register, instruction.value)
             self._numbers.forget()
             return
-        found, fails, after = self._register(), Label(), Label()
-        self._item(found, instruction.value)
-        self._words.emit(Opcode.DIFFER, found, register, fails)
+        count = self._register()
+        self._item(count, instruction.value)
+        self._require_equal(count, register, SymbolFailure(instruction))
+
+    def _size_function(self, instruction: SizeFunction, known: set[str]) -> None:
+        numbers, emit = self._numbers, self._words.emit
+        for one in instruction.numbers:
+            positive, negative = (numbers.registers[n] for n in (one.positive, one.negative))
+            self._item(positive, one.value, one.index)
+            # Within bounds, so that arithmetic on it does not leave a word's range.
+            emit(Opcode.MOST, positive, positive, numbers.address(-_FAR))
+            emit(Opcode.LEAST, positive, positive, numbers.address(_FAR))
+            emit(Opcode.TIMES, negative, positive, numbers.address(-1))
+            emit(Opcode.MOST, negative, negative, numbers.address(0))
+            emit(Opcode.MOST, positive, positive, numbers.address(0))
+            known |= {one.positive, one.negative}
+        numbers.forget()
+        for name, dim in instruction.lets:
+            self._copy(numbers.registers[name], numbers.of(dim))
+            known.add(name)
+        pairs = ((one.positive, one.negative) for one in instruction.numbers)
+        names = {name for pair in pairs for name in pair} | {name for name, _ in instruction.lets}
+        self._own_names, self._elements = frozenset(names), instruction.numbers
+        for check in instruction.checks:
+            self._size_check(check, check.test, ())
+        self._own_names, self._elements = frozenset(), ()
+
+    def _require_equal(self, left: Address, right: Address, failure: Failure) -> None:
+        """Fail if two numbers differ."""
+        fails, after = Label(), Label()
+        self._words.emit(Opcode.DIFFER, left, right, fails)
         self._words.emit(Opcode.JUMP, after)
         self._mark(fails)
-        self._words.emit(Opcode.FAIL, self._failure(SymbolFailure(instruction)))
+        self._words.emit(Opcode.FAIL, self._failure(failure))
         self._mark(after)
 
     def _slice(self, instruction: Slice, known: set[str]) -> None:
@@ -245,11 +294,11 @@ class _Encoder(LoopCode):
         self._bind([output], known)
 
     def _assert(self, instruction: Assert) -> None:
-        found, fails, after = self._register(), Label(), Label()
-        self._item(found, instruction.condition)
+        condition, fails, after = self._register(), Label(), Label()
+        self._item(condition, instruction.condition)
         expected = self._numbers.address(0)
         first, second = (after, fails) if instruction.expected else (fails, after)
-        self._words.emit(Opcode.DIFFER, found, expected, first)
+        self._words.emit(Opcode.DIFFER, condition, expected, first)
         self._words.emit(Opcode.JUMP, second)
         self._mark(fails)
         self._words.emit(Opcode.FAIL, self._failure(instruction))
@@ -283,10 +332,12 @@ class _Encoder(LoopCode):
     def _unite(self, block: Block, outputs: Sequence[int]) -> None:
         """What a segment of a block makes for the instruction around it is that instruction's
         output from the beginning, so that nothing has to be moved."""
-        made = {n for one in block.instructions if isinstance(one, Segment) for n in one.outputs}
+        segment_outputs = {
+            n for one in block.instructions if isinstance(one, Segment) for n in one.outputs
+        }
         for output, number in zip(outputs, block.outputs, strict=True):
             once = block.outputs.count(number) == 1
-            if number in made and once and output in self._places:
+            if number in segment_outputs and once and output in self._places:
                 self._places[number] = self._places[output]
                 self._united[number] = output
 

@@ -25,19 +25,17 @@ from graft.program.layout import (
     VALUE_WORDS,
     Opcode,
 )
-from graft.program.layout import Value as Field
 from graft.program.words import Address, Label
 
 _MOST = (1 << 63) - 1
-_FLAG_BYTES, _COUNT_BYTES = 1, 8
 
 
 class LoopCode(ValueCode, ABC):
     """Code for loops, around that of their bodies."""
 
     @abstractmethod
-    def _block(self, block: Block, known: set[str], keep: Sequence[int] = ()) -> None:
-        """The code of a body; its outputs stay, and whatever else is to be kept."""
+    def _block(self, block: Block, known: set[str]) -> None:
+        """The code of a body; its outputs stay."""
 
     def _loop(self, instruction: Loop, known: set[str]) -> None:
         body, after, head = instruction.body, Label(), Label()
@@ -49,7 +47,9 @@ class LoopCode(ValueCode, ABC):
         count = len(instruction.carried)
         iteration, condition, *carried = body.inputs
         for value in (iteration, condition):
-            self._counter(value)
+            if value in self._places:
+                for axis in range(self._rank(value)):
+                    self._words.change(self._places[value] + VALUE_WORDS + axis, 1)
         self._copy(flag, 1)
         if instruction.condition is not None:
             self._item(flag, instruction.condition)
@@ -61,10 +61,9 @@ class LoopCode(ValueCode, ABC):
         self._words.emit(Opcode.UPTO, index, limit, after)
         for value, register in ((iteration, index), (condition, flag)):
             if value in self._places:
-                size = self._itemsize(value)
-                self._words.emit(Opcode.SCALAR, self._places[value], register, size)
+                self._store_number(value, register)
         self._loops += 1
-        self._block(body, {*own}, keep=body.inputs)
+        self._block(body, {*own})
         self._loops -= 1
         rows = body.outputs[1 + count :]
         stacks = self._collect(rows, instruction.outputs[count:], limit, instruction.location)
@@ -76,7 +75,7 @@ class LoopCode(ValueCode, ABC):
         self._words.emit(Opcode.JUMP, head)
         self._mark(after)
         self._assign(instruction.outputs[:count], carried)
-        self._free(carried)
+        self._free(body.inputs)
         self._join(stacks, rows, instruction.outputs[count:], own)
         self._bind(instruction.outputs, known)
 
@@ -96,7 +95,7 @@ class LoopCode(ValueCode, ABC):
         self._words.emit(Opcode.UPTO, index, limit, after)
         self._rows(instruction, slices, sources, index)
         self._loops += 1
-        self._block(body, {*own}, keep=body.inputs)
+        self._block(body, {*own})
         self._loops -= 1
         axes = instruction.result_axes, instruction.result_backwards
         rows = body.outputs[count:]
@@ -112,15 +111,6 @@ class LoopCode(ValueCode, ABC):
             self._words.emit(Opcode.FREE, place)
         self._join(stacks, rows, instruction.outputs[count:], own, *axes)
         self._bind(instruction.outputs, known)
-
-    def _counter(self, value: int) -> None:
-        """A value that the driver writes a number into has its memory in the frame."""
-        if value in self._places:
-            place = self._places[value]
-            self._words.change(place + Field.DATA, self._words.put(0))
-            for axis in range(self._rank(value)):
-                self._words.change(place + VALUE_WORDS + axis, 1)
-            self._counters.add(value)
 
     def _carry(self, body: Block, carried: Sequence[int], results: Sequence[int]) -> None:
         """What an iteration gives is what the next one takes.

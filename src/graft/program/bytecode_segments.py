@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from graft.base.dims import AnyDim, Dim, Unknown, symbols_of
-from graft.program.extents import Test, Verdict
+from graft.base.dims import Unknown, symbols_of
 from graft.program.instructions import KernelCall, Scratch, Segment, Slot
 from graft.program.layout import SEGMENT_WORDS, Header
 from graft.program.layout import Segment as Field
 from graft.program.numbers import Number, Numbers
-from graft.program.program import Value
+from graft.program.program import Value, segment_dims
 from graft.program.words import Address, Words
 
 _ALIGNMENT = 64
@@ -54,7 +53,7 @@ class SegmentWriter:
             starts.append(numbers.plus(starts[-1], size))
         records, work = self._calls(segment, starts)
         outputs = self._outputs(segment)
-        found = None if segment.guard_indices is None else self._places[segment.guard_indices]
+        indices = None if segment.guard_indices is None else self._places[segment.guard_indices]
         scratch = numbers.rounded(numbers.largest(map(numbers.of, segment.scratch)), _ALIGNMENT)
         fields: dict[Field, int | Address] = {
             Field.NUMBER: number,
@@ -71,7 +70,7 @@ class SegmentWriter:
             Field.SCRATCH_BYTES: numbers.cells([scratch]),
             Field.OUTPUTS: len(outputs) // 4,
             Field.OUTPUT: self._words.put(*outputs),
-            Field.GUARD_INDICES: 0 if found is None else found,
+            Field.GUARD_INDICES: 0 if indices is None else indices,
             Field.GUARDS: len(segment.guards),
         }
         for field, word in fields.items():
@@ -126,8 +125,8 @@ class SegmentWriter:
     def _outputs(self, segment: Segment) -> list[int | Address]:
         numbers = self._numbers
         outputs: list[int | Address] = []
-        found = () if segment.guard_indices is None else (segment.guard_indices,)
-        for number in (*segment.outputs, *found):
+        indices = () if segment.guard_indices is None else (segment.guard_indices,)
+        for number in (*segment.outputs, *indices):
             value = self._values[number]
             assert value.dtype is not None
             assert value.shape is not None
@@ -142,31 +141,7 @@ class SegmentWriter:
 
 def segment_symbols(segment: Segment, values: tuple[Value, ...]) -> list[str]:
     """The symbols that a segment's numbers depend on, in order."""
-    found = {name for dim in _dims(segment, values) for name in symbols_of(dim)}
-    return sorted(found)
-
-
-def _dims(segment: Segment, values: tuple[Value, ...]) -> Iterator[AnyDim]:
-    for call in segment.calls:
-        yield from (*call.scalars, call.flops, call.bytes)
-        for buffer in call.buffers:
-            if isinstance(buffer, Slot):
-                yield buffer.offset
-    for pool in segment.pools:
-        yield from pool
-    yield from segment.scratch
-    for number in segment.outputs:
-        yield from values[number].shape or ()
-    for check in segment.checks:
-        yield from dims_of(check.test)
-
-
-def dims_of(verdict: Verdict) -> Iterator[Dim]:
-    """All dims that a check looks at."""
-    if isinstance(verdict, Test):
-        yield from (verdict.left, verdict.right)
-        yield from dims_of(verdict.equal)
-        yield from dims_of(verdict.different)
+    return sorted({name for dim in segment_dims(segment, values) for name in symbols_of(dim)})
 
 
 def new_segment(words: Words, keys: list[Address]) -> Address:

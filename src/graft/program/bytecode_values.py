@@ -27,6 +27,7 @@ from graft.program.bytecode_work import (
 from graft.program.instructions import (
     BindSymbol,
     Segment,
+    SizeFunction,
     Switch,
 )
 from graft.program.layout import (
@@ -38,11 +39,12 @@ from graft.program.numbers import Number, Numbers
 from graft.program.program import Program, Value
 from graft.program.words import Address, Label, Words
 
-_FLAG_BYTES, _COUNT_BYTES = 1, 8
-
 
 def is_native(value: Value) -> bool:
-    """Whether native code holds a value: a tensor of known rank in the host's memory."""
+    """Whether native code holds a value: a tensor of known rank in the host's memory, or a list of
+    such tensors."""
+    if value.element is not None:
+        return True
     is_tensor = value.dtype is not None and value.dtype is not DType.STRING
     return is_tensor and value.shape is not None and not value.space
 
@@ -58,7 +60,7 @@ class ValueCode:
         self._numbers = Numbers(self._words)
         self._places: dict[int, Address] = {}
         self._constants = frozenset(number for number, _ in program.constants)
-        self._counters: set[int] = set()  # values whose memory is in the frame
+        self._dying: frozenset[int] = frozenset()  # values that an instruction is the last to read
         self._work: list[tuple[PythonWork, Path, bool]] = []
         self._loops = 0  # around what is being written
         self._failures: list[Failure] = []
@@ -78,8 +80,8 @@ class ValueCode:
         self._pool = self._words.put(*[0] * VALUE_WORDS)
 
     def _described(self, value: Value) -> Address:
-        extents = [dim if isinstance(dim, int) else 0 for dim in value.shape or ()]
-        return self._words.put(0, 0, *extents)
+        shape = (0,) if value.element is not None else value.shape or ()
+        return self._words.put(0, 0, *(dim if isinstance(dim, int) else 0 for dim in shape))
 
     def _lay_out_pool(self) -> None:
         """Memory for values that live across segments, and where in it each of them is."""
@@ -169,7 +171,9 @@ class ValueCode:
             self._words.emit(Opcode.MOVE, target, source, rank)
 
     def _rank(self, number: int) -> int:
-        return len(self._program.values[number].shape or ())
+        """How many extents a value has; of a list, the length is one."""
+        value = self._program.values[number]
+        return 1 if value.element is not None else len(value.shape or ())
 
     def _itemsize(self, number: int) -> int:
         dtype = self._program.values[number].dtype
@@ -182,7 +186,7 @@ class ValueCode:
         for number in numbers:
             if self._program.values[number].slot is not None:
                 continue
-            if number in self._places and number not in self._constants | self._counters:
+            if number in self._places and number not in self._constants:
                 self._words.emit(Opcode.FREE, self._places[number])
             elif self._program.values[number].space:
                 on_device.append(number)
@@ -197,6 +201,14 @@ class ValueCode:
         else:
             self._python(ReadItem(value, register.position))
 
+    def _store_number(self, value: int, register: Address) -> None:
+        """A tensor of one element becomes the number in a register.
+
+        Its memory is new each time: what shares the old one keeps the old number."""
+        place, size = self._places[value], self._itemsize(value)
+        self._words.emit(Opcode.ALLOCATE, place, self._numbers.address(size))
+        self._words.emit(Opcode.SCALAR, place, register, size)
+
 
 def _symbols(program: Program) -> Iterator[str]:
     """All symbols of a program."""
@@ -209,5 +221,9 @@ def _symbols(program: Program) -> Iterator[str]:
                 yield from segment_symbols(instruction, program.values)
             case BindSymbol():
                 yield instruction.symbol
+            case SizeFunction():
+                for one in instruction.numbers:
+                    yield from (one.positive, one.negative)
+                yield from (name for name, _ in instruction.lets)
             case Switch():
                 yield from instruction.symbols

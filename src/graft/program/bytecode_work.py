@@ -12,11 +12,11 @@ from graft.program.extents import Refused, SizeCheck
 from graft.program.instructions import (
     Assert,
     BindSymbol,
+    Element,
     Instruction,
+    ListOp,
     Segment,
 )
-
-_FLAG_BYTES, _COUNT_BYTES = 1, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,13 @@ class JoinSlices:
 
 @dataclass(frozen=True, slots=True)
 class SizeFailure:
-    """What a type rule has against sizes, and the symbols that they depend on."""
+    """What a type rule has against sizes, and the symbols that they depend on; `numbers` are the
+    elements that a size function has read."""
 
     refused: Refused
     check: SizeCheck
     symbols: tuple[str, ...]
+    numbers: tuple[Element, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class SymbolFailure:
 
 
 PythonWork = Instruction | Assign | ReadItem | ReadExtents | Release | Collect | JoinSlices
-Failure = SizeFailure | ShapeFailure | StackFailure | SymbolFailure | Assert
+Failure = SizeFailure | ShapeFailure | StackFailure | SymbolFailure | Assert | ListOp
 # Which instruction: its position in its block, preceded by that of the one around it, and so on.
 Path = tuple[int, ...]
 
@@ -126,5 +128,5 @@ class Image:
 
     def location(self, position: int) -> Place | None:
         """The node that an instruction comes from."""
-        found = bisect_right([first for first, _ in self.locations], position)
-        return self.locations[found - 1][1] if found else None
+        count = bisect_right([first for first, _ in self.locations], position)
+        return self.locations[count - 1][1] if count else None

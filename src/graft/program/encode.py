@@ -29,6 +29,7 @@ from graft.program.instructions import (
     BindSymbol,
     Block,
     Buffer,
+    Element,
     Evaluate,
     EvaluatedGraph,
     If,
@@ -146,6 +147,10 @@ class _Encoder:
                 return _encode_dim(held)
             case "checks":
                 return [[_encode_verdict(one.test), _encode_place(one.place)] for one in held]
+            case "numbers":
+                return [[one.value, one.index, one.positive, one.negative] for one in held]
+            case "lets":
+                return [[name, _encode_dim(dim)] for name, dim in held]
             case "guards":
                 return [_encode_guard(guard) for guard in held]
             case "location":
@@ -173,7 +178,7 @@ class _Decoder:
         return tuple(map(self.dim, data))
 
     def value(self, data: Sequence[Any]) -> Value:
-        name, dtype, shape, type_, alignment, space, slot = data
+        name, dtype, shape, type_, alignment, space, slot, element = data
         return Value(
             _text(name),
             None if dtype is None else DType(dtype),
@@ -182,6 +187,7 @@ class _Decoder:
             _integer(alignment),
             _text(space),
             None if slot is None else self._slot(slot),
+            None if element is None else (DType(element[0]), _natural(element[1])),
         )
 
     def _slot(self, data: Sequence[Any]) -> Slot:
@@ -219,6 +225,13 @@ class _Decoder:
                 return tuple(
                     SizeCheck(self._test(test), _decode_place(place)) for test, place in data
                 )
+            case "numbers":
+                return tuple(
+                    Element(_natural(value), _natural(index), _text(positive), _text(negative))
+                    for value, index, positive, negative in data
+                )
+            case "lets":
+                return tuple((_text(name), self.dim(dim)) for name, dim in data)
             case "guards":
                 return tuple(map(self._guard, data))
             case "location":
@@ -229,7 +242,7 @@ class _Decoder:
                 return EvaluatedGraph(_text(text), tuple(map(_text, operators)), own)
             case "table":
                 return None if data is None else _decode_table(data)
-            case "function" | "region" | "rule" | "symbol" | "operation" | "message" | "label":
+            case "function" | "region" | "symbol" | "operation" | "message" | "label":
                 return _text(data)
             case "symbols":
                 return tuple(map(_text, data))
@@ -317,6 +330,7 @@ def _encode_value(value: Value) -> list[Any]:
         value.alignment,
         value.space,
         None if value.slot is None else _encode_slot(value.slot),
+        None if value.element is None else [str(value.element[0]), value.element[1]],
     ]
 
 

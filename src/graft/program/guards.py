@@ -51,10 +51,10 @@ class Guard:
         return EvaluationError(f"index {index} is out of range for {axis}", self.place, hint)
 
 
-def check_guards(guards: Callable[[], Sequence[Guard]], found: Array) -> None:
+def check_guards(guards: Callable[[], Sequence[Guard]], indices: Array) -> None:
     """Refuse a run in which indices lay outside; `found` has one such index per guard."""
-    if (found == INSIDE).all():
+    if (indices == INSIDE).all():
         return
-    for guard, index in zip(guards(), found.tolist(), strict=True):
+    for guard, index in zip(guards(), indices.tolist(), strict=True):
         if index != INSIDE:
             raise guard.refusal(index)

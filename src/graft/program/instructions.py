@@ -124,14 +124,26 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True)
+class Element:
+    """An integer in a tensor, as the difference of two symbols of which one is 0, since symbols
+    stand for natural numbers. Numbers beyond 2^62 count as that."""
+
+    value: int
+    index: int
+    positive: str
+    negative: str
+
+
+@dataclass(frozen=True, slots=True)
 class SizeFunction:
-    """Numbers for the symbols in the shapes of `outputs`, which hold nothing else, from data.
+    """Sizes that follow from elements of tensors, by integer arithmetic.
 
-    `rule` is the text of a graph of one operator, whose type rule is asked."""
+    Elements are read first, then symbols are set in order (`lets`), then `checks` tell what is
+    wrong with the numbers. A symbol that has a number must come out as that number."""
 
-    rule: str
-    inputs: tuple[int | None, ...]
-    outputs: tuple[int, ...]
+    numbers: tuple[Element, ...]
+    lets: tuple[tuple[str, Dim], ...]
+    checks: tuple[SizeCheck, ...] = ()
     location: Place = NOWHERE
 
 
@@ -172,22 +184,23 @@ class Assert:
     location: Place = NOWHERE
 
 
-# What tables do for strings and maps, and all that is done to lists and optional values.
+# What tables do for strings and maps.
 LOOKUPS = ("ml.label_map", "ml.zip_map", "take")
-LIST_OPERATIONS = (
-    *LOOKUPS,
-    "optional.construct",
-    "optional.get_element",
-    "optional.has_element",
-    "sequence.at",
-    "sequence.concatenate",
-    "sequence.construct",
-    "sequence.empty",
-    "sequence.erase",
-    "sequence.insert",
-    "sequence.length",
-    "sequence.split",
-)
+# What is done to lists and optional values, and the number of operands, if it is always the same.
+LIST_OPERATIONS: Mapping[str, int | None] = {
+    **dict.fromkeys(LOOKUPS, 1),
+    "optional.construct": None,
+    "optional.get_element": 1,
+    "optional.has_element": 1,
+    "sequence.at": 2,
+    "sequence.concatenate": 1,
+    "sequence.construct": None,
+    "sequence.empty": 0,
+    "sequence.erase": 2,
+    "sequence.insert": 3,
+    "sequence.length": 1,
+    "sequence.split": 3,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +310,9 @@ def reads(instruction: Instruction) -> tuple[int, ...]:
             return instruction.inputs
         case Transfer():
             return (instruction.source,)
-        case SizeFunction() | ListOp():
+        case SizeFunction():
+            return tuple(dict.fromkeys(one.value for one in instruction.numbers))
+        case ListOp():
             return tuple(number for number in instruction.inputs if number is not None)
         case BindSymbol() | Alias():
             return (instruction.value,)
@@ -321,13 +336,13 @@ def writes(instruction: Instruction) -> tuple[int, ...]:
     match instruction:
         case Transfer():
             return (instruction.target,)
-        case BindSymbol():
+        case BindSymbol() | SizeFunction():
             return ()
         case Slice() | Alias() | Assert():
             return (instruction.output,)
         case Segment():
-            found = () if instruction.guard_indices is None else (instruction.guard_indices,)
-            return (*instruction.outputs, *found)
+            indices = () if instruction.guard_indices is None else (instruction.guard_indices,)
+            return (*instruction.outputs, *indices)
         case _:
             return instruction.outputs
 

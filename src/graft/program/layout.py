@@ -84,6 +84,12 @@ class Opcode(IntEnum):
     AXIS = 26  # to, from, rank, bytes of an element, axis: a copy with the axis in front
     ALLOCATE = 27  # value, number of bytes
     PLACE = 28  # value, value, offset, rank, list of numbers: the extents
+    # Lists. Positions are numbers; in place: whether nobody reads the list after this.
+    INSERT = 29  # to, from, element, position, its rank, bytes of its element, in place, check
+    ERASE = 30  # to, from, position, rank of an element, in place, check
+    AT = 31  # to, from, position, rank, check: the same memory
+    SPLIT = 32  # to, from, rank, bytes, axis, keeps it, step or 0, sizes or 0, their bytes, check
+    JOIN = 33  # to, from, rank of an element, bytes of its element, axis, is a new one, check
 
 
 OPERANDS = {
@@ -116,6 +122,11 @@ OPERANDS = {
     Opcode.AXIS: 5,
     Opcode.ALLOCATE: 2,
     Opcode.PLACE: 5,
+    Opcode.INSERT: 8,
+    Opcode.ERASE: 6,
+    Opcode.AT: 5,
+    Opcode.SPLIT: 10,
+    Opcode.JOIN: 7,
 }
 
 
@@ -167,6 +178,8 @@ class Buffer(IntEnum):
     CAPACITY = 1
     NEXT = 2  # among those that nobody uses
     BEFORE = 3  # among all of the frame
+    ELEMENTS = 4  # that a list has whose table lies in it
+    WIDTH = 5  # bytes of such an element; 0: it holds no table
 
 
 BUFFER_BYTES = 64

@@ -57,8 +57,8 @@ class Table:
         """What the table has for each element."""
         if self._entries is None:
             return self._array.take(data)
-        found = map(self._entries.__getitem__, data.ravel().tolist())
-        return np.fromiter(found, self.dtype.numpy, data.size).reshape(data.shape)
+        items = map(self._entries.__getitem__, data.ravel().tolist())
+        return np.fromiter(items, self.dtype.numpy, data.size).reshape(data.shape)
 
     def zip_with(self, data: Array) -> list[dict[Item, Any]]:
         """Each row as a map from the values to the row's elements."""

@@ -82,15 +82,15 @@ class Numbers:
 
     def largest(self, numbers: Iterable[Number]) -> Number:
         """The largest of some; 0 if there are none."""
-        found: Number = 0
+        largest: Number = 0
         for number in numbers:
-            if isinstance(found, int) and isinstance(number, int):
-                found = max(found, number)
-            elif found == 0:
-                found = number
+            if isinstance(largest, int) and isinstance(number, int):
+                largest = max(largest, number)
+            elif largest == 0:
+                largest = number
             else:
-                found = self._operation(Opcode.MOST, found, number)
-        return found
+                largest = self._operation(Opcode.MOST, largest, number)
+        return largest
 
     def rounded(self, number: Number, unit: int) -> Number:
         """The least multiple of a unit that is not smaller."""
@@ -115,8 +115,10 @@ class Numbers:
         key = IndexExpr((((atom,), 1),))
         known = self._computed.get(key)
         if known is None:
-            left, right = (self.of(argument) for argument in atom.arguments)
-            known = self._computed[key] = self._operation(_OPCODES[atom.name], left, right)
+            known, *others = (self.of(argument) for argument in atom.arguments)
+            for other in others:
+                known = self._operation(_OPCODES[atom.name], known, other)
+            self._computed[key] = known
         return known
 
     def _operation(self, opcode: Opcode, left: Number, right: Number) -> Address:

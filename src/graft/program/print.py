@@ -83,6 +83,11 @@ def _instruction(instruction: Instruction) -> Iterator[str]:
     match instruction:
         case Segment():
             yield from _segment(instruction)
+        case SizeFunction():
+            for one in instruction.numbers:
+                read = f"{one.positive} - {one.negative} = %{one.value}[{one.index}]"
+                yield f"{_INDENT}{read}"
+            yield from (f"{_INDENT}{name} = {dim}" for name, dim in instruction.lets)
         case If():
             yield from _nested("then", instruction.then)
             yield from _nested("else", instruction.otherwise)
@@ -108,14 +113,12 @@ def _details(instruction: Instruction) -> str:
         return f" {'to' if instruction.upload else 'from'} the device of '{instruction.region}'"
     if isinstance(instruction, Evaluate):
         return f" {', '.join(instruction.graph.operators)}"
-    if isinstance(instruction, SizeFunction):
-        return f" {' '.join(instruction.rule.split())}"
-    found = []
+    details = []
     for one in fields(instruction):
         held = getattr(instruction, one.name)
         if one.name in _DETAILS and held != one.default and held != ():
-            found.append(f"{one.name}={held!r}" if one.name != "operation" else str(held))
-    return f" {', '.join(found)}" if found else ""
+            details.append(f"{one.name}={held!r}" if one.name != "operation" else str(held))
+    return f" {', '.join(details)}" if details else ""
 
 
 def _segment(segment: Segment) -> Iterator[str]:

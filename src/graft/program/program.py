@@ -7,12 +7,13 @@ inputs, or from an instruction before any that needs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from graft.base.dims import Dim
+from graft.base.dims import AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
+from graft.program.extents import dims_of_test
 from graft.program.instructions import (
     Block,
     Evaluate,
@@ -34,9 +35,10 @@ class ProgramError(UserError):
 class Value:
     """A value: a tensor of a dtype with a shape, where known, in the memory of a device if it has a
     `space`. What is no tensor (lists, optional values, maps, strings) has no dtype, but a type in
-    ONNX's words; strings have a shape, too.
+    ONNX's words; strings have a shape, too. `element` is the dtype and rank of all tensors of a
+    list, where these are known.
 
-    Kernels rely on the `alignment` in bytes beyond that of elements. A value with a `slot` lies on
+    Kernels rely on the `alignment` in bytes beyond that of elements. A value with a `slot` lies in
     the program's memory pool; others are allocated by the instruction that makes them."""
 
     name: str
@@ -46,6 +48,7 @@ class Value:
     alignment: int = 1
     space: str = ""
     slot: Slot | None = None
+    element: tuple[DType, int] | None = None
 
     @property
     def is_static(self) -> bool:
@@ -116,3 +119,43 @@ class Program:
     def instructions(self) -> Iterator[Instruction]:
         """All instructions, those of nested blocks included."""
         return walk(self.body)
+
+
+def segment_dims(segment: Segment, values: Sequence[Value]) -> Iterator[AnyDim]:
+    """All dims that a run of a segment needs numbers for."""
+    for number in segment.outputs:
+        yield from values[number].shape or ()
+    for call in segment.calls:
+        yield from (*call.scalars, call.flops, call.bytes)
+        for buffer in call.buffers:
+            if isinstance(buffer, Slot):
+                yield from (buffer.offset, buffer.nbytes)
+    for pool in segment.pools:
+        yield from pool
+    yield from segment.scratch
+    for check in segment.checks:
+        yield from dims_of_test(check.test)
+    for guard in segment.guards:
+        yield from (guard.extent, guard.count)
+
+
+def arena_bytes(program: Program) -> int | None:
+    """The arena of a run; None where it depends on the inputs."""
+    pool = _largest(program.pool)
+    sizes = [segment_arena(segment) for segment in program.segments]
+    known = [size for size in sizes if size is not None]
+    if pool is None or len(known) < len(sizes):
+        return None
+    return pool + max(known, default=0)
+
+
+def segment_arena(segment: Segment) -> int | None:
+    """The arena that only one segment works in; None where it depends on the inputs."""
+    sizes = [_largest(pool) for pool in segment.pools]
+    known = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _largest(sizes: Sequence[Dim]) -> int | None:
+    known = [size for size in sizes if isinstance(size, int)]
+    return max(known, default=0) if len(known) == len(sizes) else None

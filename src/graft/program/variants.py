@@ -155,6 +155,8 @@ class _Numbers:
             return tuple((key, self.block(block)) for key, block in held)
         if name == "calls":
             return tuple(map(self._call, held))
+        if name == "numbers":
+            return tuple(replace(one, value=self.values[one.value]) for one in held)
         return held
 
     def _call(self, call: KernelCall) -> KernelCall:

@@ -7,7 +7,7 @@ values, blocks and what they take and give, memory, and symbols that need a numb
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from graft.base.dims import AnyDim, Dim, bare_symbol, symbols_of
 from graft.base.dtypes import Array, DType
@@ -26,6 +26,7 @@ from graft.program.instructions import (
     RegionCall,
     Scan,
     Segment,
+    SizeFunction,
     Slot,
     Switch,
     Transfer,
@@ -33,7 +34,7 @@ from graft.program.instructions import (
     reads,
     writes,
 )
-from graft.program.program import ALIGNMENT, Program, ProgramError, Value
+from graft.program.program import ALIGNMENT, Program, ProgramError, Value, segment_dims
 
 
 def verify_program(program: Program) -> None:
@@ -64,6 +65,8 @@ def _check_value(value: Value, program: Program) -> None:
         raise ProgramError(f"{what} has the alignment {value.alignment}, no power of two")
     if value.dtype is DType.STRING:
         raise ProgramError(f"{what} holds strings, for which native memory has no type")
+    if value.element and (value.dtype or value.space or value.element[0] is DType.STRING):
+        raise ProgramError(f"{what} is a list in no memory that holds its elements")
     least = min((extent for extent in value.shape or () if isinstance(extent, int)), default=0)
     if least < 0:
         raise ProgramError(f"{what} has the negative extent {least}")
@@ -127,43 +130,45 @@ class _Verifier:
         self._all: set[int] = set()
 
     def check(self) -> None:
-        made: set[int] = set()
+        available: set[int] = set()
         for number in self._constants:
-            self._make(number, made)
-        self._block(self._program.body, made, set())
+            self._make(number, available)
+        self._block(self._program.body, available, set())
 
-    def _make(self, number: int, made: set[int]) -> None:
+    def _make(self, number: int, available: set[int]) -> None:
         if not 0 <= number < len(self._program.values):
             raise ProgramError(f"there is no value {number}")
         if number in self._all:
             raise ProgramError(f"the value {number} is made twice")
         self._all.add(number)
-        made.add(number)
+        available.add(number)
 
-    def _block(self, block: Block, made: set[int], known: set[str]) -> None:
+    def _block(self, block: Block, available: set[int], known: set[str]) -> None:
         for number in block.inputs:
-            self._make(number, made)
+            self._make(number, available)
             known |= _bound(self._program.values[number])
         for instruction in block.instructions:
             try:
-                self._instruction(instruction, made, known)
+                self._instruction(instruction, available, known)
             except ProgramError as error:
                 raise error.at(getattr(instruction, "location", None)) from None
-        self._read(block.outputs, made)
+        self._read(block.outputs, available)
 
-    def _read(self, numbers: Iterable[int], made: set[int]) -> None:
+    def _read(self, numbers: Iterable[int], available: set[int]) -> None:
         for number in numbers:
-            if number not in made:
+            if number not in available:
                 raise ProgramError(f"the value {number} is read before it is made")
 
-    def _instruction(self, instruction: Instruction, made: set[int], known: set[str]) -> None:
-        self._read(reads(instruction), made)
+    def _instruction(self, instruction: Instruction, available: set[int], known: set[str]) -> None:
+        self._read(reads(instruction), available)
         _check_arity(instruction)
         match instruction:
             case Segment():
-                self._segment(instruction, made, known)
+                self._segment(instruction, available, known)
             case BindSymbol():
                 known.add(instruction.symbol)
+            case SizeFunction():
+                self._size_function(instruction, known)
             case RegionCall() | Evaluate():
                 self._memory(instruction)
             case Transfer():
@@ -175,10 +180,25 @@ class _Verifier:
             case _:
                 pass
         for block in blocks(instruction):
-            self._block(block, set(made), set(known))
+            self._block(block, set(available), set(known))
         for number in writes(instruction):
-            self._make(number, made)
+            self._make(number, available)
             known |= _bound(self._program.values[number])
+
+    def _size_function(self, step: SizeFunction, known: set[str]) -> None:
+        for one in step.numbers:
+            value = self._program.values[one.value]
+            if value.dtype is None or not value.dtype.is_integer or one.index < 0:
+                raise ProgramError(f"the value {one.value} holds no integers to tell sizes")
+            count = nbytes_of(value) // value.dtype.numpy.itemsize
+            if not value.is_static or one.index >= count:
+                raise ProgramError(f"the value {one.value} has no element {one.index}")
+            known |= {one.positive, one.negative}
+        for name, dim in step.lets:
+            _require_known([dim], known)
+            known.add(name)
+        for check in step.checks:
+            _require_known(dims_of_test(check.test), known)
 
     def _memory(self, step: RegionCall | Evaluate) -> None:
         values = [self._program.values[number] for number in (*step.inputs, *step.outputs)]
@@ -195,7 +215,7 @@ class _Verifier:
         if host.dtype != device.dtype or not _may_agree(host.shape, device.shape):
             raise ProgramError(f"{step.region}: a transfer changes the type of a value")
 
-    def _segment(self, segment: Segment, made: set[int], known: set[str]) -> None:
+    def _segment(self, segment: Segment, available: set[int], known: set[str]) -> None:
         own = {*segment.inputs, *segment.outputs, *self._constants.keys()}
         own |= set() if segment.guard_indices is None else {segment.guard_indices}
         pools = (self._program.pool, *segment.pools)
@@ -216,7 +236,9 @@ class _Verifier:
             if number not in used and value.slot is None and nbytes_of(value):
                 raise ProgramError(f"no kernel writes '{value.name}'")
         self._guards(segment)
-        unknown = {name for dim in dims_of(segment, self._program) for name in symbols_of(dim)}
+        unknown = {
+            name for dim in segment_dims(segment, self._program.values) for name in symbols_of(dim)
+        }
         if not unknown <= known:
             raise ProgramError(f"{sorted(unknown - known)} have no number when a segment begins")
 
@@ -227,6 +249,12 @@ class _Verifier:
         indices = None if number is None else self._program.values[number]
         if indices is None or (indices.dtype, indices.shape) != (DType.INT64, (count,)):
             raise ProgramError(f"no value tells what {count} guards have found")
+
+
+def _require_known(dims: Iterable[AnyDim], known: set[str]) -> None:
+    unknown = {name for dim in dims for name in symbols_of(dim)} - known
+    if unknown:
+        raise ProgramError(f"{sorted(unknown)} have no number when sizes are computed")
 
 
 def _may_agree(one: Sequence[Dim] | None, other: Sequence[Dim] | None) -> bool:
@@ -247,24 +275,6 @@ def _check_call(call: KernelCall) -> None:
             raise ProgramError(f"{call.symbol}: the scalar {scalar} has more than 64 bits")
 
 
-def dims_of(segment: Segment, program: Program) -> Iterator[AnyDim]:
-    """All dims that a run of a segment needs numbers for."""
-    for number in segment.outputs:
-        yield from program.values[number].shape or ()
-    for call in segment.calls:
-        yield from (*call.scalars, call.flops, call.bytes)
-        for buffer in call.buffers:
-            if isinstance(buffer, Slot):
-                yield from (buffer.offset, buffer.nbytes)
-    for pool in segment.pools:
-        yield from pool
-    yield from segment.scratch
-    for check in segment.checks:
-        yield from dims_of_test(check.test)
-    for guard in segment.guards:
-        yield from (guard.extent, guard.count)
-
-
 def _bound(value: Value) -> set[str]:
     """The symbols that a value gives numbers to."""
     names = (bare_symbol(dim) for dim in value.shape or ())
@@ -280,6 +290,9 @@ def _check_arity(instruction: Instruction) -> None:
             if instruction.operation in LOOKUPS and instruction.table is None:
                 raise ProgramError(f"'{instruction.operation}' has no table")
             _same(f"results of '{instruction.operation}'", len(instruction.outputs), 1)
+            count = LIST_OPERATIONS[instruction.operation]
+            if count is not None:
+                _same(f"operands of '{instruction.operation}'", len(instruction.inputs), count)
         case If() | Switch():
             for block in blocks(instruction):
                 _same("inputs of a branch", len(block.inputs), 0)
@@ -306,17 +319,17 @@ def _check_scan(step: Scan) -> None:
     _at_least("scanned tensors", len(step.scanned), 1)
     _same("inputs of a scan's body", len(body.inputs), carried + len(step.scanned))
     _same("outputs of a scan's body", len(body.outputs), len(step.outputs))
-    for what, given in (("axes", step.axes), ("directions", step.backwards)):
-        _same(f"{what} of scanned tensors", len(given), len(step.scanned))
-    for what, given in (("axes", step.result_axes), ("directions", step.result_backwards)):
-        _same(f"{what} of stacked results", len(given), len(step.outputs) - carried)
+    for what, actual in (("axes", step.axes), ("directions", step.backwards)):
+        _same(f"{what} of scanned tensors", len(actual), len(step.scanned))
+    for what, actual in (("axes", step.result_axes), ("directions", step.result_backwards)):
+        _same(f"{what} of stacked results", len(actual), len(step.outputs) - carried)
 
 
-def _same(what: str, given: int, wanted: int) -> None:
-    if given != wanted:
-        raise ProgramError(f"{what}: {given} are given and {wanted} wanted")
+def _same(what: str, actual: int, expected: int) -> None:
+    if actual != expected:
+        raise ProgramError(f"{what}: {actual} are given and {expected} wanted")
 
 
-def _at_least(what: str, given: int, least: int) -> None:
-    if given < least:
-        raise ProgramError(f"{what}: {given} are given and at least {least} wanted")
+def _at_least(what: str, actual: int, least: int) -> None:
+    if actual < least:
+        raise ProgramError(f"{what}: {actual} are given and at least {least} wanted")

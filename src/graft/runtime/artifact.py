@@ -190,9 +190,11 @@ def _decode(container: Container) -> Artifact:
 
 def _verify_constants(container: Container) -> None:
     """Compare each constant with its checksum."""
-    described, wanted = container.header["constants"], container.header["digests"]
-    found = _digests(_mapped(described, container.sections[_CONSTANTS]))
-    for number, ((dtype, shape), *digests) in enumerate(zip(described, found, wanted, strict=True)):
+    described, expected = container.header["constants"], container.header["digests"]
+    actual = _digests(_mapped(described, container.sections[_CONSTANTS]))
+    for number, ((dtype, shape), *digests) in enumerate(
+        zip(described, actual, expected, strict=True)
+    ):
         if len(set(digests)) > 1:
             which = f"constant {number}, {dtype}{shape}"
             raise damaged(f"{which}, does not match its checksum", container.source)

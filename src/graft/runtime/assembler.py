@@ -130,8 +130,8 @@ class Code:
 
     def compare(self, relation: str, left: Word | int, right: Word | int) -> Flag:
         """A comparison."""
-        found = self.make("i1", f"icmp {relation} i64 {text_of(left)}, {text_of(right)}")
-        return Flag(self, found.text)
+        result = self.make("i1", f"icmp {relation} i64 {text_of(left)}, {text_of(right)}")
+        return Flag(self, result.text)
 
     def variable(self, value: Word | int) -> Variable:
         """A word that can be changed, to begin with this."""
@@ -146,9 +146,11 @@ class Code:
     ) -> Word:
         """What lies at an address, widened to a word."""
         pointer = self.pointer(address, offset)
-        found = self.make(type_, f"load {type_}, ptr {pointer}, align {_alignment(type_)}")
+        result = self.make(type_, f"load {type_}, ptr {pointer}, align {_alignment(type_)}")
         widen = "sext" if signed else "zext"
-        return found if type_ == "i64" else self.make("i64", f"{widen} {type_} {found.text} to i64")
+        if type_ == "i64":
+            return result
+        return self.make("i64", f"{widen} {type_} {result.text} to i64")
 
     def store(self, value: Word | int, address: Word, offset: int = 0, type_: str = "i64") -> None:
         """Write a word, or its low bits, to an address."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from graft.program.layout import ALLOCATE, DISCARD, EXECUTE
 from graft.program.program import Program
-from graft.runtime.agreement import STOP, WORK
-from graft.runtime.lending import Recycled
-from graft.runtime.memory import address_of
+from graft.runtime.memory import Recycled, address_of
 from graft.runtime.native import Library
-from graft.runtime.thread_pool import ThreadPool
+from graft.runtime.thread_pool import STOP, WORK, ThreadPool
 
 
 class RuntimeContext:

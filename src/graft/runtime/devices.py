@@ -226,7 +226,7 @@ def _tensor(value: Value) -> DeviceTensor:
 
 def _regions_by_space(program: Program, functions: Mapping[str, Runner]) -> dict[str, list[Region]]:
     """The regions that work in the memory of a device."""
-    found: dict[str, list[Region]] = {}
+    by_space: dict[str, list[Region]] = {}
     for step in _region_calls(program):
         if step.function not in functions:
             raise UserError(
@@ -242,8 +242,8 @@ def _regions_by_space(program: Program, functions: Mapping[str, Runner]) -> dict
                     f"the function '{step.function}' is to work in the memory of '{space}'",
                     hint="only regions of other backends can",
                 )
-            found.setdefault(space, []).append(function)
-    return found
+            by_space.setdefault(space, []).append(function)
+    return by_space
 
 
 def _region_calls(program: Program) -> Iterable[RegionCall]:
@@ -253,14 +253,14 @@ def _region_calls(program: Program) -> Iterable[RegionCall]:
 def _find_devices(regions_by_space: Mapping[str, Sequence[Region]]) -> Mapping[str, Device]:
     """The devices by memory space. A region whose code could not be loaded has none, and gets that
     of the others."""
-    found: dict[str, Device] = {}
+    by_space: dict[str, Device] = {}
     for space, regions in regions_by_space.items():
         device = next((one.device for one in regions if one.device is not None), None)
         if device is not None:
-            found[space] = device
+            by_space[space] = device
             for region in regions:
                 region.device = region.device or device
-    return found
+    return by_space
 
 
 def _bounded(regions: Mapping[str, Sequence[Region]], space: str, task: Callable[[], Any]) -> Any:

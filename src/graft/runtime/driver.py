@@ -2,9 +2,8 @@
 
 The driver walks an array of step records and calls each kernel with `(thread, threads, shared)`;
 the threads meet at a barrier after every step. It is written in LLVM IR, compiled when a model is
-compiled and stored in the artifact beside the kernels, so that loading compiles nothing. What the
-driver and the rest of the run time agree on is in `agreement.py`. docs/runtime.md explains barriers
-and sleeping.
+compiled and stored in the artifact beside the kernels, so that loading compiles nothing. The layout
+of the thread pool's memory is in `thread_pool.py`. docs/runtime.md explains barriers and sleeping.
 """
 
 from __future__ import annotations

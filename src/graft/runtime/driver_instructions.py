@@ -22,12 +22,14 @@ from graft.program.layout import (
     Value,
 )
 from graft.runtime.assembler import WORD, Code, Flag, Variable, Word
+from graft.runtime.driver_lists import LIST_OPERATIONS, lists_text
 from graft.runtime.driver_memory import (
+    Operands,
     clear,
     entry_of,
     extents_of,
-    provide,
     put_word,
+    share,
     word_of,
 )
 
@@ -43,93 +45,64 @@ _ITERATION_WORK = 50_000
 
 def instructions_text() -> str:
     """The functions as LLVM text."""
-    return "\n".join([_DECLARATIONS, *map(_operation, _OPERATIONS), _execute()])
+    return "\n".join([_DECLARATIONS, lists_text(), *map(_operation, _OPERATIONS), _execute()])
 
 
-class _Operands:
-    """The words behind an opcode."""
-
-    def __init__(self, code: Code) -> None:
-        self.code, self.frame = code, code["frame"]
-
-    def __getitem__(self, number: int) -> Word:
-        return self.code.load(self.code["pc"], (1 + number) * WORD)
-
-    def fail(self, status: Status, detail: Word | int) -> None:
-        """Come back with a status."""
-        put_word(self.code, detail, self.frame, Header.DETAIL)
-        self.code.give(status)
-
-    def provide(self, value: Word, bytes_: Word) -> None:
-        """Memory for a value."""
-        provide(self.code, self.frame, value, bytes_, lambda: self.code.give(Status.MEMORY))
+def _python(code: Code, operands: Operands) -> None:
+    operands.fail(Status.PYTHON, operands[0])
 
 
-def _python(code: Code, given: _Operands) -> None:
-    given.fail(Status.PYTHON, given[0])
-
-
-def _move(code: Code, given: _Operands) -> None:
-    target, source, rank = given[0], given[1], given[2]
-    _share(code, given.frame, target, source)
+def _move(code: Code, operands: Operands) -> None:
+    target, source, rank = operands[0], operands[1], operands[2]
+    share(code, operands.frame, target, source)
     code.copy(extents_of(target), extents_of(source), rank * WORD)
 
 
-def _share(code: Code, frame: Word, target: Word, source: Word) -> None:
-    """A value is where another one is. Memory that somebody has given it is written instead."""
-    owner = word_of(code, source, Value.OWNER)
-    code.call("graft.retain", owner, result="void")
-    data = word_of(code, source, Value.DATA)
-    code.call("graft.release", frame, word_of(code, target, Value.OWNER), result="void")
-    put_word(code, owner, target, Value.OWNER)
-    put_word(code, data, target, Value.DATA)
+def _free(code: Code, operands: Operands) -> None:
+    clear(code, operands.frame, operands[0])
 
 
-def _free(code: Code, given: _Operands) -> None:
-    clear(code, given.frame, given[0])
+def _fail(code: Code, operands: Operands) -> None:
+    operands.fail(Status.FAILED, operands[0])
 
 
-def _fail(code: Code, given: _Operands) -> None:
-    given.fail(Status.FAILED, given[0])
+def _copy(code: Code, operands: Operands) -> None:
+    code.store(code.load(operands[1]), operands[0])
 
 
-def _copy(code: Code, given: _Operands) -> None:
-    code.store(code.load(given[1]), given[0])
+def _plus(code: Code, operands: Operands) -> None:
+    _checked(code, operands, "sadd")
 
 
-def _plus(code: Code, given: _Operands) -> None:
-    _checked(code, given, "sadd")
+def _times(code: Code, operands: Operands) -> None:
+    _checked(code, operands, "smul")
 
 
-def _times(code: Code, given: _Operands) -> None:
-    _checked(code, given, "smul")
-
-
-def _checked(code: Code, given: _Operands, name: str) -> None:
+def _checked(code: Code, operands: Operands, name: str) -> None:
     """Arithmetic whose result has to fit into a word."""
-    left, right = code.load(given[1]), code.load(given[2])
-    operands = f"i64 {left.text}, i64 {right.text}"
-    pair = code.make("", f"call {{i64, i1}} @llvm.{name}.with.overflow.i64({operands})")
+    left, right = code.load(operands[1]), code.load(operands[2])
+    words = f"i64 {left.text}, i64 {right.text}"
+    pair = code.make("", f"call {{i64, i1}} @llvm.{name}.with.overflow.i64({words})")
     result = code.make("i64", f"extractvalue {{i64, i1}} {pair.text}, 0")
     overflow = code.make("i1", f"extractvalue {{i64, i1}} {pair.text}, 1")
     with code.when(Flag(code, overflow.text)):
-        given.fail(Status.NUMBER, 0)
-    code.store(result, given[0])
+        operands.fail(Status.NUMBER, 0)
+    code.store(result, operands[0])
 
 
-def _divide(code: Code, given: _Operands) -> None:
-    code.store(_divided(code, given)[0], given[0])
+def _divide(code: Code, operands: Operands) -> None:
+    code.store(_divided(code, operands)[0], operands[0])
 
 
-def _modulo(code: Code, given: _Operands) -> None:
-    code.store(_divided(code, given)[1], given[0])
+def _modulo(code: Code, operands: Operands) -> None:
+    code.store(_divided(code, operands)[1], operands[0])
 
 
-def _divided(code: Code, given: _Operands) -> tuple[Word, Word]:
+def _divided(code: Code, operands: Operands) -> tuple[Word, Word]:
     """The quotient, rounded down, and what is left, with the sign of the divisor."""
-    left, right = code.load(given[1]), code.load(given[2])
+    left, right = code.load(operands[1]), code.load(operands[2])
     with code.when(right.is_("eq", 0)):
-        given.fail(Status.NUMBER, 0)
+        operands.fail(Status.NUMBER, 0)
     quotient = code.operation("sdiv", left, right)
     rest = left - quotient * right
     opposed = code.operation("xor", rest, right).is_("slt", 0)
@@ -137,61 +110,61 @@ def _divided(code: Code, given: _Operands) -> tuple[Word, Word]:
     return inexact.choose(quotient - 1, quotient), inexact.choose(rest + right, rest)
 
 
-def _least(code: Code, given: _Operands) -> None:
-    left, right = code.load(given[1]), code.load(given[2])
-    code.store(left.is_("slt", right).choose(left, right), given[0])
+def _least(code: Code, operands: Operands) -> None:
+    left, right = code.load(operands[1]), code.load(operands[2])
+    code.store(left.is_("slt", right).choose(left, right), operands[0])
 
 
-def _most(code: Code, given: _Operands) -> None:
-    left, right = code.load(given[1]), code.load(given[2])
-    code.store(left.is_("sgt", right).choose(left, right), given[0])
+def _most(code: Code, operands: Operands) -> None:
+    left, right = code.load(operands[1]), code.load(operands[2])
+    code.store(left.is_("sgt", right).choose(left, right), operands[0])
 
 
-def _broadcast(code: Code, given: _Operands) -> None:
-    left, right = code.load(given[1]), code.load(given[2])
+def _broadcast(code: Code, operands: Operands) -> None:
+    left, right = code.load(operands[1]), code.load(operands[2])
     one = left.is_("eq", 1) | right.is_("eq", 1)
     fits = one | left.is_("eq", right)
     with code.when(code.compare("eq", fits.choose(1, 0), 0)):
-        given.fail(Status.NUMBER, 0)
-    code.store(left.is_("eq", 1).choose(right, left), given[0])
+        operands.fail(Status.NUMBER, 0)
+    code.store(left.is_("eq", 1).choose(right, left), operands[0])
 
 
-def _extent(code: Code, given: _Operands) -> None:
-    code.store(entry_of(code, extents_of(given[1]), given[2]), given[0])
+def _extent(code: Code, operands: Operands) -> None:
+    code.store(entry_of(code, extents_of(operands[1]), operands[2]), operands[0])
 
 
-def _read(code: Code, given: _Operands) -> None:
-    data, bytes_ = word_of(code, given[1], Value.DATA), given[2]
-    place = data + given[3] * bytes_
+def _read(code: Code, operands: Operands) -> None:
+    data, bytes_ = word_of(code, operands[1], Value.DATA), operands[2]
+    place = data + operands[3] * bytes_
     for width in (1, 2, 4, 8):
         with code.when(bytes_.is_("eq", width)):
-            code.store(code.load(place, 0, f"i{8 * width}", signed=True), given[0])
+            code.store(code.load(place, 0, f"i{8 * width}", signed=True), operands[0])
 
 
-def _scalar(code: Code, given: _Operands) -> None:
-    data, bytes_ = word_of(code, given[0], Value.DATA), given[2]
+def _scalar(code: Code, operands: Operands) -> None:
+    data, bytes_ = word_of(code, operands[0], Value.DATA), operands[2]
     for width in (1, 2, 4, 8):
         with code.when(bytes_.is_("eq", width)):
-            code.store(code.load(given[1]), data, 0, f"i{8 * width}")
+            code.store(code.load(operands[1]), data, 0, f"i{8 * width}")
 
 
-def _check(code: Code, given: _Operands) -> None:
-    extent = entry_of(code, extents_of(given[0]), given[1])
-    with code.when(extent.is_("ne", code.load(given[2]))):
-        given.fail(Status.FAILED, given[3])
+def _check(code: Code, operands: Operands) -> None:
+    extent = entry_of(code, extents_of(operands[0]), operands[1])
+    with code.when(extent.is_("ne", code.load(operands[2]))):
+        operands.fail(Status.FAILED, operands[3])
 
 
-def _slice(code: Code, given: _Operands) -> None:
-    target, source, counts, rank = given[0], given[1], given[2], given[3]
-    _share(code, given.frame, target, source)
+def _slice(code: Code, operands: Operands) -> None:
+    target, source, counts, rank = operands[0], operands[1], operands[2], operands[3]
+    share(code, operands.frame, target, source)
     code.copy(extents_of(target), extents_of(source), rank * WORD)
     last = code.load(extents_of(counts)) - 1
     code.store(entry_of(code, word_of(code, counts, Value.DATA), last), extents_of(target))
 
 
-def _push(code: Code, given: _Operands) -> None:
-    stack, value, rank = given[0], given[1], given[2]
-    row = code.call("graft.size", extents_of(value), rank, given[3])
+def _push(code: Code, operands: Operands) -> None:
+    stack, value, rank = operands[0], operands[1], operands[2]
+    row = code.call("graft.size", extents_of(value), rank, operands[3])
     rows = word_of(code, stack, Stack.ROWS)
     extents = stack + STACK_WORDS * WORD
     with code.when(rows.is_("eq", 0)):
@@ -199,21 +172,21 @@ def _push(code: Code, given: _Operands) -> None:
     with code.count(rank) as axis:
         differs = entry_of(code, extents, axis).is_("ne", entry_of(code, extents_of(value), axis))
         with code.when(differs):
-            given.fail(Status.FAILED, given[5])
+            operands.fail(Status.FAILED, operands[5])
     with code.when(rows.is_("sge", word_of(code, stack, Stack.CAPACITY))):
-        expected = code.load(given[4])
+        expected = code.load(operands[4])
         more = rows.is_("eq", 0).choose(16, rows * 2)
         # So many at once only where they are known to come and are not much memory.
         few = code.operation("sdiv", _BYTES_AHEAD, row + 1)
         modest = expected.is_("sgt", more) & expected.is_("slt", few)
         capacity = modest.choose(expected, more)
-        data = code.call(ALLOCATE, given.frame, capacity * row)
+        data = code.call(ALLOCATE, operands.frame, capacity * row)
         with code.when(data.is_("eq", 0)):
-            given.fail(Status.MEMORY, capacity * row)
+            operands.fail(Status.MEMORY, capacity * row)
         old = word_of(code, stack, Stack.DATA)
         with code.when(rows.is_("ne", 0)):
             code.copy(data, old, rows * row)
-        code.call("graft.release", given.frame, word_of(code, stack, Stack.OWNER), result="void")
+        code.call("graft.release", operands.frame, word_of(code, stack, Stack.OWNER), result="void")
         put_word(code, data, stack, Stack.DATA)
         put_word(code, data - BUFFER_BYTES, stack, Stack.OWNER)
         put_word(code, capacity, stack, Stack.CAPACITY)
@@ -222,16 +195,16 @@ def _push(code: Code, given: _Operands) -> None:
     put_word(code, rows + 1, stack, Stack.ROWS)
 
 
-def _stack(code: Code, given: _Operands) -> None:
-    target, stack, rank, bytes_, axis, backwards = (given[number] for number in range(6))
+def _stack(code: Code, operands: Operands) -> None:
+    target, stack, rank, bytes_, axis, backwards = (operands[number] for number in range(6))
     rows = word_of(code, stack, Stack.ROWS)
     extents = stack + STACK_WORDS * WORD
     with code.when(rows.is_("eq", 0)):
-        _gather(code, extents, given[6], rank)
+        _gather(code, extents, operands[6], rank)
     row = code.call("graft.size", extents, rank, bytes_)
     inner = code.call("graft.size", extents + axis * WORD, rank - axis, bytes_)
     outer = code.call("graft.size", extents, axis, 1)
-    given.provide(target, rows * row)
+    operands.provide(target, rows * row)
     new = extents_of(target)
     code.copy(new, extents, axis * WORD)
     code.store(rows, new + axis * WORD)
@@ -243,14 +216,14 @@ def _stack(code: Code, given: _Operands) -> None:
         with code.count(outer) as block:
             place = data + (block * rows + position) * inner
             code.copy(place, source + index * row + block * inner, inner)
-    code.call("graft.release", given.frame, word_of(code, stack, Stack.OWNER), result="void")
+    code.call("graft.release", operands.frame, word_of(code, stack, Stack.OWNER), result="void")
     for word in (Stack.DATA, Stack.OWNER, Stack.ROWS, Stack.CAPACITY):
         put_word(code, 0, stack, word)
 
 
-def _row(code: Code, given: _Operands) -> None:
-    target, source, register, rank, bytes_, backwards = (given[number] for number in range(6))
-    _share(code, given.frame, target, source)
+def _row(code: Code, operands: Operands) -> None:
+    target, source, register, rank, bytes_, backwards = (operands[number] for number in range(6))
+    share(code, operands.frame, target, source)
     extents = extents_of(source)
     code.copy(extents_of(target), extents + WORD, rank * WORD)
     row = code.call("graft.size", extents + WORD, rank, bytes_)
@@ -260,13 +233,13 @@ def _row(code: Code, given: _Operands) -> None:
     put_word(code, word_of(code, source, Value.DATA) + position * row, target, Value.DATA)
 
 
-def _axis(code: Code, given: _Operands) -> None:
-    target, source, rank, bytes_, axis = (given[number] for number in range(5))
+def _axis(code: Code, operands: Operands) -> None:
+    target, source, rank, bytes_, axis = (operands[number] for number in range(5))
     extents, new = extents_of(source), extents_of(target)
     outer = code.call("graft.size", extents, axis, 1)
     inner = code.call("graft.size", extents + (axis + 1) * WORD, rank - axis - 1, bytes_)
     count = entry_of(code, extents, axis)
-    given.provide(target, outer * inner * count)
+    operands.provide(target, outer * inner * count)
     code.store(count, new)
     code.copy(new + WORD, extents, axis * WORD)
     behind = (axis + 1) * WORD
@@ -277,14 +250,14 @@ def _axis(code: Code, given: _Operands) -> None:
         code.copy(place, old + (block * count + index) * inner, inner)
 
 
-def _allocate_value(code: Code, given: _Operands) -> None:
-    given.provide(given[0], code.load(given[1]))
+def _allocate_value(code: Code, operands: Operands) -> None:
+    operands.provide(operands[0], code.load(operands[1]))
 
 
-def _place(code: Code, given: _Operands) -> None:
-    value, pool = given[0], given[1]
-    put_word(code, word_of(code, pool, Value.DATA) + code.load(given[2]), value, Value.DATA)
-    _gather(code, extents_of(value), given[4], given[3])
+def _place(code: Code, operands: Operands) -> None:
+    value, pool = operands[0], operands[1]
+    put_word(code, word_of(code, pool, Value.DATA) + code.load(operands[2]), value, Value.DATA)
+    _gather(code, extents_of(value), operands[4], operands[3])
 
 
 def _gather(code: Code, target: Word, addresses: Word, count: Word) -> None:
@@ -293,7 +266,7 @@ def _gather(code: Code, target: Word, addresses: Word, count: Word) -> None:
         code.store(code.load(entry_of(code, addresses, index)), target + index * WORD)
 
 
-_OPERATIONS: dict[Opcode, Callable[[Code, _Operands], None]] = {
+_OPERATIONS: dict[Opcode, Callable[[Code, Operands], None]] = {
     Opcode.PYTHON: _python,
     Opcode.FAIL: _fail,
     Opcode.COPY: _copy,
@@ -317,13 +290,14 @@ _OPERATIONS: dict[Opcode, Callable[[Code, _Operands], None]] = {
     Opcode.AXIS: _axis,
     Opcode.ALLOCATE: _allocate_value,
     Opcode.PLACE: _place,
+    **LIST_OPERATIONS,
 }
 
 
 def _operation(opcode: Opcode) -> str:
     """A function that does what an instruction says. Gives a status."""
     code = Code(f"graft.{opcode.name.lower()}.do", ("frame", "pc"), "i64")
-    _OPERATIONS[opcode](code, _Operands(code))
+    _OPERATIONS[opcode](code, Operands(code))
     code.give(Status.DONE)
     return code.text
 

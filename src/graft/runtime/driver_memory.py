@@ -8,17 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graft.program.layout import ALLOCATE, BUFFER_BYTES, DISCARD, VALUE_WORDS, Buffer, Header, Value
+from graft.program.layout import (
+    ALLOCATE,
+    BUFFER_BYTES,
+    DISCARD,
+    VALUE_WORDS,
+    Buffer,
+    Header,
+    Status,
+    Value,
+)
 from graft.runtime.assembler import WORD, Code, Word
 
 _ALIGNMENT = 64
 # From where on the system is asked for huge pages, and the number of that advice.
 _HUGE_BYTES, _HUGE_PAGES = 1 << 22, 14
 
+# Whether released buffers are filled with 0xFF bytes (NaN, or -1), so that whoever reads one that
+# is no longer its own shows it. For tests.
+POISON = False
+
 _DECLARATIONS = """
 declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i32 @madvise(ptr, i64, i32)
 """
 
@@ -53,25 +67,26 @@ def extents_of(value: Word) -> Word:
 def _allocate() -> str:
     """Memory of so many bytes from buffers that nobody uses, or from the system; 0: none."""
     code = Code(ALLOCATE, ("frame", "bytes"), "i64", public=True)
-    frame, wanted = code["frame"], code["bytes"]
-    with code.when(wanted.is_("ugt", word_of(code, frame, Header.LIMIT))):  # or less than nothing
+    frame, size = code["frame"], code["bytes"]
+    with code.when(size.is_("ugt", word_of(code, frame, Header.LIMIT))):  # or less than nothing
         code.give(0)
     place = code.variable(frame + Header.FREE * WORD)  # the word that leads to the buffer
     with code.repeat() as loop:
         buffer = code.load(place.now)
         code.leave(loop, buffer.is_("eq", 0))
         capacity = word_of(code, buffer, Buffer.CAPACITY)
-        fits = capacity.is_("sge", wanted)
-        is_close = capacity.is_("sle", wanted * 2 + 4096)
+        fits = capacity.is_("sge", size)
+        is_close = capacity.is_("sle", size * 2 + 4096)
         with code.when(fits & is_close):
             code.store(word_of(code, buffer, Buffer.NEXT), place.now)
             put_word(code, 1, buffer, Buffer.REFERENCES)
+            put_word(code, 0, buffer, Buffer.WIDTH)
             code.give(buffer + BUFFER_BYTES)
         place.become(buffer + Buffer.NEXT * WORD)
-    capacity = (wanted + (wanted >> 3) + (_ALIGNMENT - 1)) & -_ALIGNMENT
+    capacity = (size + (size >> 3) + (_ALIGNMENT - 1)) & -_ALIGNMENT
     total = capacity + BUFFER_BYTES
-    made = code.make("ptr", f"call ptr @aligned_alloc(i64 {_ALIGNMENT}, i64 {total.text})")
-    buffer = code.make("i64", f"ptrtoint ptr {made.text} to i64")
+    memory = code.make("ptr", f"call ptr @aligned_alloc(i64 {_ALIGNMENT}, i64 {total.text})")
+    buffer = code.make("i64", f"ptrtoint ptr {memory.text} to i64")
     with code.when(buffer.is_("eq", 0)):
         code.give(0)
     with code.when(capacity.is_("sge", _HUGE_BYTES)):
@@ -80,6 +95,7 @@ def _allocate() -> str:
         advised = f"call i32 @madvise(ptr {code.pointer(page)}, i64 {left.text}, i32 {_HUGE_PAGES})"
         code.make("i32", advised)
     put_word(code, 1, buffer, Buffer.REFERENCES)
+    put_word(code, 0, buffer, Buffer.WIDTH)
     put_word(code, capacity, buffer, Buffer.CAPACITY)
     put_word(code, word_of(code, frame, Header.BUFFERS), buffer, Buffer.BEFORE)
     put_word(code, buffer, frame, Header.BUFFERS)
@@ -88,13 +104,24 @@ def _allocate() -> str:
 
 
 def _release() -> str:
-    """One user less of a buffer, if it is one; the last one leaves it to others."""
+    """One user less of a buffer, if it is one; the last one leaves it to others, and what the
+    elements of a list use."""
     code = Code("graft.release", ("frame", "buffer"))
     frame, buffer = code["frame"], code["buffer"]
     with code.when(buffer.is_("ne", 0)):
         left = word_of(code, buffer, Buffer.REFERENCES) - 1
         put_word(code, left, buffer, Buffer.REFERENCES)
         with code.when(left.is_("eq", 0)):
+            width = word_of(code, buffer, Buffer.WIDTH)
+            with code.when(width.is_("ne", 0)):
+                table = buffer + BUFFER_BYTES
+                with code.count(word_of(code, buffer, Buffer.ELEMENTS)) as index:
+                    owner = word_of(code, table + index * width, Value.OWNER)
+                    code.call("graft.release", frame, owner, result="void")
+            if POISON:
+                memory = code.pointer(buffer + BUFFER_BYTES)
+                size = word_of(code, buffer, Buffer.CAPACITY).text
+                code.do(f"call void @llvm.memset.p0.i64(ptr {memory}, i8 -1, i64 {size}, i1 false)")
             put_word(code, word_of(code, frame, Header.FREE), buffer, Buffer.NEXT)
             put_word(code, buffer, frame, Header.FREE)
     return code.text
@@ -129,6 +156,35 @@ def _discard() -> str:
         put_word(code, word_of(code, buffer, Buffer.BEFORE), frame, Header.BUFFERS)
         code.do(f"call void @free(ptr {code.pointer(buffer)})")
     return code.text
+
+
+class Operands:
+    """The words behind an opcode."""
+
+    def __init__(self, code: Code) -> None:
+        self.code, self.frame = code, code["frame"]
+
+    def __getitem__(self, number: int) -> Word:
+        return self.code.load(self.code["pc"], (1 + number) * WORD)
+
+    def fail(self, status: Status, detail: Word | int) -> None:
+        """Come back with a status."""
+        put_word(self.code, detail, self.frame, Header.DETAIL)
+        self.code.give(status)
+
+    def provide(self, value: Word, bytes_: Word) -> None:
+        """Memory for a value."""
+        provide(self.code, self.frame, value, bytes_, lambda: self.code.give(Status.MEMORY))
+
+
+def share(code: Code, frame: Word, target: Word, source: Word) -> None:
+    """Let a value be where another one is."""
+    owner = word_of(code, source, Value.OWNER)
+    code.call("graft.retain", owner, result="void")
+    data = word_of(code, source, Value.DATA)
+    code.call("graft.release", frame, word_of(code, target, Value.OWNER), result="void")
+    put_word(code, owner, target, Value.OWNER)
+    put_word(code, data, target, Value.DATA)
 
 
 def clear(code: Code, frame: Word, value: Word) -> None:

@@ -212,9 +212,9 @@ def _guards() -> str:
     value = word_of(code, segment, Segment.GUARD_INDICES)
     with code.when(value.is_("eq", 0)):
         code.give(Status.DONE)
-    found = word_of(code, value, Value.DATA)
+    indices = word_of(code, value, Value.DATA)
     count = word_of(code, segment, Segment.GUARDS)
-    with code.count(count) as index, code.when(entry_of(code, found, index).is_("ne", INSIDE)):
+    with code.count(count) as index, code.when(entry_of(code, indices, index).is_("ne", INSIDE)):
         put_word(code, word_of(code, segment, Segment.NUMBER), frame, Header.DETAIL)
         code.give(Status.GUARDED)
     code.give(Status.DONE)

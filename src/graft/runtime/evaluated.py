@@ -8,17 +8,27 @@ files of its own version of Graft alone: nothing else says what an operator mean
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from graft.base.errors import UserError
 from graft.program.instructions import EvaluatedGraph
 from graft.runtime.container import ArtifactError
 from graft.runtime.loaders import announced
+from graft.runtime.spaces import Runner
 
 RUNTIME = "reference"  # as the entry point calls it
 
 # Runs on operands, and on the symbols that are known by then.
 Evaluator = Callable[[Sequence[Any], Mapping[str, int]], Sequence[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Supplied:
+    """The Python functions that a program names: of regions, and of nodes on the evaluator."""
+
+    functions: Mapping[str, Runner] = field(default_factory=dict)
+    evaluators: Mapping[str, Evaluator] = field(default_factory=dict)
 
 
 class EvaluatorRuntime(Protocol):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from graft.base import capacity
-from graft.base.dims import bare_symbol, evaluate_dim, symbols_of
+from graft.base.dims import bare_symbol, evaluate_dim, symbol, symbols_of
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, GraftError, InternalError, UserError
 from graft.program.bytecode import encode
@@ -27,19 +27,20 @@ from graft.program.bytecode_work import (
 )
 from graft.program.extents import Extents
 from graft.program.guards import Guard, check_guards
-from graft.program.instructions import Assert, Evaluate, Segment, SizeFunction
+from graft.program.instructions import Assert, Evaluate, ListOp, Segment
 from graft.program.layout import Status
 from graft.program.program import ALIGNMENT, Program, Value
 from graft.runtime.context import RuntimeContext
 from graft.runtime.devices import Devices
+from graft.runtime.evaluated import Supplied
 from graft.runtime.frames import Frame, LinkedImage
 from graft.runtime.guard import AbandonedError
+from graft.runtime.lists import run_list_op
 from graft.runtime.memory import ready
 from graft.runtime.profile import CallTimes, Profile, Recorder
 from graft.runtime.python_work import PythonWorker, misshapen
 from graft.runtime.run import Run, Values
 from graft.runtime.spaces import Device, FullDeviceError, LostDeviceError
-from graft.runtime.supplied import Supplied
 
 _WORD = np.dtype(np.int64)
 _NOTHING: Mapping[int, Array] = {}
@@ -52,9 +53,7 @@ class Executor:
         self.program, self.context = program, context
         self.linked = LinkedImage(encode(program, context.thread_pool.threads), program, context)
         self.devices = Devices(program, supplied.functions)
-        sizes = (one.rule for one in program.instructions if isinstance(one, SizeFunction))
-        rules = {text: supplied.rule(text) for text in sizes}
-        self._worker = PythonWorker(program, self.devices, supplied.evaluators, rules)
+        self._worker = PythonWorker(program, self.devices, supplied.evaluators)
         self._constants = dict(program.constants)
         self.frames: list[Frame] = []  # that no run works in
         self._native = self.linked.image.values
@@ -127,7 +126,7 @@ class Executor:
         """Let the inputs be where the program finds them."""
         for number, data in zip(self.program.body.inputs, inputs, strict=True):
             value = self.program.values[number]
-            if number not in self._native:
+            if number not in self._native or value.element is not None:
                 run.values.put(number, data)
                 continue
             array = data if type(data) is np.ndarray else np.asarray(data)
@@ -162,12 +161,12 @@ class Executor:
         return presets
 
     def _symbols(self, inputs: Sequence[Any]) -> dict[str, int]:
-        found: dict[str, int] = {}
+        symbols: dict[str, int] = {}
         for value, data in zip(self.program.inputs, inputs, strict=True):
             if value.dtype is not None:
                 for dim, extent in zip(value.shape or (), np.shape(data), strict=False):
-                    found.setdefault(bare_symbol(dim) or "", extent)
-        return found
+                    symbols.setdefault(bare_symbol(dim) or "", extent)
+        return symbols
 
     def _output(self, number: int, presets: Mapping[int, Array], run: Run) -> Any:
         preset = presets.get(number)
@@ -239,7 +238,9 @@ class Executor:
         match status:
             case Status.GUARDED:
                 segment, _ = frame.image.segments[detail]
-                check_guards(partial(_bound_guards, segment, symbols), _found(frame, segment))
+                check_guards(
+                    partial(_bound_guards, segment, symbols), _guard_indices(frame, segment)
+                )
             case Status.MEMORY:
                 raise self._no_memory(detail).at(frame.location)
             case Status.NUMBER:
@@ -271,16 +272,32 @@ class Executor:
                     f"the results to be stacked differ in shape: '{values[number].name}'", location
                 )
             case SymbolFailure(instruction):
-                found = int(run.values[instruction.value].item())
-                wanted = run.symbols[instruction.symbol]
-                return EvaluationError(f"{found} is found where {wanted} are wanted")
+                count = int(run.values[instruction.value].item())
+                expected = run.symbols[instruction.symbol]
+                return EvaluationError(f"{count} is found where {expected} are wanted")
             case Assert():
                 return EvaluationError(failure.message, failure.location)
-            case SizeFailure(refused, check, names):
-                sizes = ", ".join(f"{name} = {run.symbols[name]}" for name in names)
-                message = f"{refused.message} (with {sizes})"
+            case ListOp():
+                return self._list_error(failure, run)
+            case SizeFailure(refused, check, names, numbers):
+                symbols, message = run.symbols, refused.message
+                for one in numbers:
+                    text = str(symbol(one.positive) - symbol(one.negative))
+                    number = symbols[one.positive] - symbols[one.negative]
+                    message = message.replace(text, str(number))
+                sizes = ", ".join(f"{name} = {symbols[name]}" for name in names)
+                message = f"{message} (with {sizes})" if sizes else message
                 return EvaluationError(message, check.place, refused.hint)
         raise InternalError(f"nobody knows of {failure}")
+
+    def _list_error(self, step: ListOp, run: Run) -> GraftError:
+        """What Python says of a list operation that the driver has refused."""
+        operands = [None if n is None else run.values.lasting(n) for n in step.inputs]
+        try:
+            run_list_op(step, operands, run.symbols)
+        except GraftError as error:
+            return error.at(step.location)
+        raise InternalError(f"{step.operation} fails for no reason")
 
 
 class EvaluatedProgram:
@@ -343,6 +360,7 @@ def _bound_guards(segment: Segment, symbols: Mapping[str, int]) -> tuple[Guard, 
     return tuple(guard.bound(extents) for guard in segment.guards)
 
 
-def _found(frame: Frame, segment: Segment) -> Array:
+def _guard_indices(frame: Frame, segment: Segment) -> Array:
     assert segment.guard_indices is not None
-    return frame.view(segment.guard_indices)
+    indices: Array = frame.view(segment.guard_indices)
+    return indices

@@ -68,15 +68,15 @@ def _tensor_dtype(words: str) -> DType | None:
 def check_type(kind: str, name: str, dtype: DType, value: Value, array: Array) -> None:
     """Refuse an array that is not of a value's type, as far as that is known before a run."""
     extents = "*" if value.shape is None else ", ".join(map(str, value.shape))
-    wanted = f"{dtype}[{extents}]"
+    expected = f"{dtype}[{extents}]"
     try:
         actual = dtype_of(array.dtype)
     except UnsupportedError as error:
-        raise UserError(f"the {kind} '{name}' wants {wanted}: {error.message}") from None
-    given = f"{actual}[{', '.join(map(str, array.shape))}]"
+        raise UserError(f"the {kind} '{name}' wants {expected}: {error.message}") from None
+    actual_type = f"{actual}[{', '.join(map(str, array.shape))}]"
     if actual != dtype:
         hint = f"convert it with .astype('{dtype}')" if kind == "input" else ""
-        raise UserError(f"the {kind} '{name}' wants {wanted}, not {given}", hint=hint)
+        raise UserError(f"the {kind} '{name}' wants {expected}, not {actual_type}", hint=hint)
     shape = value.shape
     if shape is None:
         return
@@ -85,7 +85,7 @@ def check_type(kind: str, name: str, dtype: DType, value: Value, array: Array) -
         for dim, extent in zip(shape, array.shape, strict=True)
     )
     if not same:
-        raise UserError(f"the {kind} '{name}' wants {wanted}, not {given}")
+        raise UserError(f"the {kind} '{name}' wants {expected}, not {actual_type}")
 
 
 def as_array(name: str, data: Any) -> Array:
@@ -181,17 +181,17 @@ def store_outputs(
     """The results, those for which there is an array (by name) written into it."""
     arrays = [outputs.get(name) for name in names]
     # A result that lies where another one goes has to be saved before anything is written.
-    kept = [
+    stored = [
         result if result is array else _apart(result, outputs.values())
         for result, array in zip(results, arrays, strict=True)
     ]
     for position, array in enumerate(arrays):
-        if array is not None and kept[position] is not array:
-            result = np.asarray(kept[position])
+        if array is not None and stored[position] is not array:
+            result = np.asarray(stored[position])
             check_output(names[position], result.shape, result.dtype, array)
             array[...] = result
-            kept[position] = array
-    return kept
+            stored[position] = array
+    return stored
 
 
 def _apart(result: Any, arrays: Iterable[Array]) -> Any:

@@ -7,13 +7,15 @@ that executes it. Words are those of `program/layout.py`.
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from graft.base import capacity
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, Place
 from graft.program.bytecode_segments import WORK_PER_OPERATION
 from graft.program.bytecode_work import Image
@@ -23,6 +25,7 @@ from graft.program.layout import (
     DISCARD,
     EXECUTE,
     VALUE_WORDS,
+    Buffer,
     Header,
     Status,
 )
@@ -31,7 +34,7 @@ from graft.program.program import Program
 from graft.runtime.context import RuntimeContext
 from graft.runtime.memory import address_of, aligned_copy
 
-_WORD = 8
+_WORD, _INT64 = 8, np.dtype(np.int64)
 _C_ALIGNMENT = 16  # which the C library gives
 _EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -149,13 +152,45 @@ class Frame:
 
     def store(self, number: int, array: Array) -> None:
         """Let a value be a copy of an array, in a buffer that goes when nobody needs it."""
-        place = self._linked.allocate(self.base, array.nbytes)
-        if not place:
-            raise EvaluationError(f"there is no memory for {array.nbytes} bytes")
+        place = self._buffer(array)
         self.put(number, array)
         position, words = self.image.values[number], self.words
         words[position + Field.DATA], words[position + Field.OWNER] = place, place - BUFFER_BYTES
+
+    def store_list(self, number: int, arrays: Sequence[Array]) -> None:
+        """Let a list be copies of arrays, in buffers that go when nobody needs them."""
+        element = self.program.values[number].element
+        assert element is not None
+        rank = element[1]
+        words = np.zeros((len(arrays), VALUE_WORDS + rank), np.int64)
+        for row, array in zip(words, arrays, strict=True):
+            if array.dtype != element[0].numpy or array.ndim != rank:
+                raise EvaluationError(f"an element of a list is {array.dtype} of rank {array.ndim}")
+            row[Field.DATA] = self._buffer(np.ascontiguousarray(array))
+            row[Field.OWNER] = row[Field.DATA] - BUFFER_BYTES
+            row[VALUE_WORDS:] = array.shape
+        place, position = self._buffer(words), self.image.values[number]
+        head = (ctypes.c_int64 * (BUFFER_BYTES // _WORD)).from_address(place - BUFFER_BYTES)
+        head[Buffer.ELEMENTS], head[Buffer.WIDTH] = words.shape[0], words.shape[1] * _WORD
+        self.words[position + Field.DATA] = place
+        self.words[position + Field.OWNER] = place - BUFFER_BYTES
+        self.words[position + VALUE_WORDS] = len(arrays)
+
+    def _buffer(self, array: Array) -> int:
+        """The address of a new buffer with an array's elements."""
+        place = self._linked.allocate(self.base, array.nbytes)
+        if not place:
+            raise EvaluationError(f"there is no memory for {array.nbytes} bytes")
         ctypes.memmove(place, address_of(array), array.nbytes)
+        return place
+
+    def _list(self, number: int, element: tuple[DType, int]) -> list[Array]:
+        """The tensors of a list, as long as nothing else is there."""
+        position, (dtype, rank) = self.image.values[number], element
+        count = self.words[position + VALUE_WORDS]
+        width = VALUE_WORDS + rank
+        table = _view(self, self.words[position + Field.DATA], (count, width), _INT64).tolist()
+        return [_view(self, row[Field.DATA], row[VALUE_WORDS:], dtype.numpy) for row in table]
 
     def shape(self, number: int) -> tuple[int, ...]:
         """A value's shape now."""
@@ -167,22 +202,20 @@ class Frame:
         """Where a value is."""
         return self.words[self.image.values[number] + Field.DATA]
 
-    def view(self, number: int) -> Array:
-        """A value as an array, as long as nothing else is there; it keeps the frame."""
-        dtype = self.program.values[number].dtype
-        assert dtype is not None
-        shape = self.shape(number)
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.numpy.itemsize
-        if not size:
-            return np.empty(shape, dtype.numpy)
-        memory = (ctypes.c_char * size).from_address(self.address(number))
-        memory.frame = self  # type: ignore[attr-defined]
-        return np.ndarray(shape, dtype.numpy, memoryview(memory))
+    def view(self, number: int) -> Any:
+        """A value as an array, or a list of arrays, as long as nothing else is there; they keep the
+        frame."""
+        value = self.program.values[number]
+        if value.element is not None:
+            return self._list(number, value.element)
+        assert value.dtype is not None
+        return _view(self, self.address(number), self.shape(number), value.dtype.numpy)
 
-    def copied(self, number: int) -> Array:
-        """A value as an array of its own, aligned as the program says."""
-        alignment = self.program.values[number].alignment
-        view = self.view(number)
+    def copied(self, number: int) -> Any:
+        """A value as arrays of its own, aligned as the program says."""
+        alignment, view = self.program.values[number].alignment, self.view(number)
+        if isinstance(view, list):
+            return [array.copy() for array in view]
         return view.copy() if alignment <= _C_ALIGNMENT else aligned_copy(view, alignment)
 
     def symbols(self) -> Mapping[str, int]:
@@ -190,6 +223,16 @@ class Frame:
         registers = self.image.registers.items()
         known = {name: self.words[position] for name, position in registers}
         return {name: number for name, number in known.items() if number >= 0}
+
+
+def _view(frame: Frame, address: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """Memory of a frame as an array, which keeps the frame."""
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return np.empty(shape, dtype)
+    memory = (ctypes.c_char * size).from_address(address)
+    memory.frame = frame  # type: ignore[attr-defined]
+    return np.ndarray(shape, dtype, memoryview(memory))
 
 
 def _discard(linked: LinkedImage, words: Array) -> None:

@@ -50,11 +50,11 @@ def region_blobs(
     regions: Mapping[str, Sequence[StoredRegion]], codes: Mapping[str, bytes], policy: Policy
 ) -> dict[str, bytes]:
     """What a file has to hold besides its program; `regions` are by variant."""
-    found = dict(codes)
+    result = dict(codes)
     for variant, own in regions.items():
         index = {"policy": asdict(policy), "regions": [asdict(region) for region in own]}
-        found[f"{_INDEX} {variant}".strip()] = json.dumps(index).encode()
-    return found
+        result[f"{_INDEX} {variant}".strip()] = json.dumps(index).encode()
+    return result
 
 
 def load_regions(
@@ -67,7 +67,7 @@ def load_regions(
 
     `verify` and `deadline` stand in for what the file says."""
     loader = _Loader(blobs, threads)
-    found: dict[str, Region] = {}
+    result: dict[str, Region] = {}
     for variant, (policy, stored) in stored_regions(blobs).items():
         policy = replace(
             policy,
@@ -80,22 +80,22 @@ def load_regions(
                 hint="compile the model with fallback='host'",
             )
         for item in stored:
-            found[f"{variant} {item.label}".strip()] = loader.region(item, policy)
-    return found
+            result[f"{variant} {item.label}".strip()] = loader.region(item, policy)
+    return result
 
 
 def stored_regions(
     blobs: Mapping[str, memoryview],
 ) -> dict[str, tuple[Policy, list[StoredRegion]]]:
     """What a file tells of its regions, by variant."""
-    found: dict[str, tuple[Policy, list[StoredRegion]]] = {}
+    result: dict[str, tuple[Policy, list[StoredRegion]]] = {}
     for name in blobs:
         kind, _, variant = name.partition(" ")
         if kind == _INDEX:
             index = json.loads(bytes(blobs[name]))
             regions = [StoredRegion(**item) for item in index["regions"]]
-            found[variant] = Policy(**index["policy"]), regions
-    return found
+            result[variant] = Policy(**index["policy"]), regions
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +119,15 @@ def missing_runtimes(blobs: Mapping[str, memoryview]) -> list[MissingRuntime]:
         for one in own:
             fallback = policy.fallback if one.host else "error"
             stored.setdefault((one.backend, one.version), []).append(fallback)
-    found = []
+    result = []
     for (backend, version), fallbacks in stored.items():
         try:
             check_version(announced(backend).load(), version)
         except Exception as error:  # noqa: BLE001  (whatever a backend's package raises)
             reason = error.message if isinstance(error, UserError) else str(error)
             fallback = "error" if "error" in fallbacks else "host"
-            found.append(MissingRuntime(backend, version, reason, len(fallbacks), fallback))
-    return found
+            result.append(MissingRuntime(backend, version, reason, len(fallbacks), fallback))
+    return result
 
 
 class _Loader:
@@ -146,9 +146,11 @@ class _Loader:
         when it is tried again."""
         host = stored.host and partial(artifact_runner, self._blobs[stored.host], self._threads)
         breaker = self._breakers.setdefault(stored.backend, Breaker())
-        made = partial(Region, stored.label, stored.backend, on_host=host or None, policy=policy)
+        make_region = partial(
+            Region, stored.label, stored.backend, on_host=host or None, policy=policy
+        )
         try:
-            return made(self._runner(stored, policy), device_breaker=breaker)
+            return make_region(self._runner(stored, policy), device_breaker=breaker)
         except Exception as error:
             reason = f"{stored.backend} {stored.version} cannot run here: {error}"
             if policy.fallback == "error" or not stored.host:
@@ -156,7 +158,7 @@ class _Loader:
                     f"the region '{stored.label}' needs {reason}",
                     hint=f"install the backend '{stored.backend}', or compile with fallback='host'",
                 ) from error
-            region = made(
+            region = make_region(
                 None, device_breaker=breaker, loader=partial(self._load, stored, FIRST_DEADLINE)
             )
             fault = Fault.LATE if isinstance(error, TimeoutError) else Fault.NOT_LOADED

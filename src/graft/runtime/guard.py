@@ -2,8 +2,8 @@
 
 A run has to answer before its deadline, without an exception, in the right shapes; its outputs have
 to be written, its inputs left alone, and its numbers what the host's are. All results get a cheap
-look (`look.py`); the first runs, and later ones within a budget, are compared with a run on the
-host (a shadow run). A region that is caught is replaced by the host within that inference, an
+look (`comparison.py`); the first runs, and later ones within a budget, are compared with a run on
+the host (a shadow run). A region that is caught is replaced by the host within that inference, an
 incident is recorded, the user is warned, and the breaker opens. When it is half open, the trial is
 compared with the host, and so are the first runs after it.
 """
@@ -25,9 +25,8 @@ from graft.base.callbacks import described
 from graft.base.dtypes import Array
 from graft.base.errors import CrashedError, EvaluationError, GraftError, UserError
 from graft.runtime.breaker import Admission, Breaker
-from graft.runtime.comparison import find_difference
+from graft.runtime.comparison import find_difference, poison, suspicion, unwritten
 from graft.runtime.incidents import Fault, Incident, IncidentLog, RegionWarning
-from graft.runtime.look import poison, suspicion, unwritten
 from graft.runtime.spaces import HOST_MEMORY, LostDeviceError, OperandMemory, Spent
 from graft.runtime.supervise import OverdueError, contained, within
 
@@ -322,9 +321,9 @@ class Guard:
             spent = contained(partial(region.accelerate, inputs, outputs, in_host_memory, seconds))
         else:
             spent = _bounded(seconds, partial(region.accelerate, inputs, outputs, in_host_memory))
-        taken = time.perf_counter() - begun
-        self._deadline.count(taken, operands)
-        self._budget.count_run(taken)
+        seconds_spent = time.perf_counter() - begun
+        self._deadline.count(seconds_spent, operands)
+        self._budget.count_run(seconds_spent)
         return spent
 
     def _recover(

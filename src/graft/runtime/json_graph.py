@@ -209,10 +209,10 @@ class Interpreter:
             raise NotImplementedError(f"there is no kernel for {node.op}")
         known = {**node.attrs, "node": node, "threads": self.threads}
         _check_parameters(kernel, node, known)
-        taken = attributes_of(kernel, len(node.inputs))
-        given = dict(node.attrs) if ALL in taken else {}
-        given.update((name, value) for name, value in known.items() if name in taken)
-        return lambda operands: kernel(*operands, **given)
+        parameters = attributes_of(kernel, len(node.inputs))
+        arguments = dict(node.attrs) if ALL in parameters else {}
+        arguments.update((name, value) for name, value in known.items() if name in parameters)
+        return lambda operands: kernel(*operands, **arguments)
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
         values: dict[str, Array] = dict(self.graph.constants)
@@ -220,10 +220,10 @@ class Interpreter:
             values[tensor.name] = array
         for node, action in self._actions:
             results = action([None if name is None else values[name] for name in node.inputs])
-            found = results if isinstance(results, tuple | list) else (results,)
-            if len(found) != len(node.outputs) or any(result is None for result in found):
-                raise TypeError(_miscounted(node, found))
-            for tensor, result in zip(node.outputs, found, strict=True):
+            outputs = results if isinstance(results, tuple | list) else (results,)
+            if len(outputs) != len(node.outputs) or any(result is None for result in outputs):
+                raise TypeError(_miscounted(node, outputs))
+            for tensor, result in zip(node.outputs, outputs, strict=True):
                 values[tensor.name] = np.asarray(result)
         return [values[name] for name in self.graph.outputs]
 
@@ -245,5 +245,5 @@ def _check_parameters(kernel: Kernel, node: JsonNode, known: Mapping[str, Any]) 
 def _miscounted(node: JsonNode, results: Sequence[Array | None]) -> str:
     if any(result is None for result in results):
         return f"the kernel '{node.op}' returned None instead of an array"
-    wanted = len(node.outputs)
-    return f"the kernel '{node.op}' returned a tuple or list of {len(results)}, not of {wanted}"
+    count = len(node.outputs)
+    return f"the kernel '{node.op}' returned a tuple or list of {len(results)}, not of {count}"

@@ -13,12 +13,11 @@ from graft.base.errors import UserError
 from graft.runtime.artifact import Artifact, load_image
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.container import contradictory
-from graft.runtime.evaluated import Evaluator, evaluator_runtime
+from graft.runtime.evaluated import Evaluator, Supplied, evaluator_runtime
 from graft.runtime.placement import BLOB, StoredPlacement
 from graft.runtime.regions import Region
 from graft.runtime.session import Session
 from graft.runtime.spaces import Runner
-from graft.runtime.supplied import Supplied
 
 
 def load(

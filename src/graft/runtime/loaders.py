@@ -63,14 +63,14 @@ def check_version(loader: Loader, made_by: str) -> None:
     if loads is not None and loads(made_by):
         return
     version = getattr(loader, "version", None)
-    found = version() if callable(version) else version
-    if found is None:
+    installed = version() if callable(version) else version
+    if installed is None:
         raise UserError(
             "the installed run time does not say its version",
             hint="declare it with graft.runtime.loaders.versioned",
         )
-    if found != made_by:
+    if installed != made_by:
         raise UserError(
-            f"its code was made by version {made_by}, and version {found} is installed",
+            f"its code was made by version {made_by}, and version {installed} is installed",
             hint="compile the model again, or install that version",
         )

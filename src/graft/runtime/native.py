@@ -8,15 +8,15 @@ then and only then.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from graft.base.errors import UserError
 from graft.program.program import Target
 from graft.runtime.elf import ObjectFile, read_object
-from graft.runtime.jit import JitImage
 from graft.runtime.linker import Image, is_plain, link
 
 _SYSTEM_LIBRARIES = ("libc.so.6", "libm.so.6")
@@ -72,21 +72,57 @@ class Library:
 
     def __init__(self, objects: Sequence[bytes], symbols: Iterable[str]) -> None:
         """Link the objects and find the addresses of the symbols."""
-        wanted = sorted(set(symbols))
+        names = sorted(set(symbols))
         files = [read_object(code) for code in objects]
-        imports = _imports(files, wanted)
+        imports = _imports(files, names)
         # Either holds the code in place.
         self._image: Image | JitImage = (
-            link(files, imports) if is_plain(files) else JitImage(objects, imports, wanted)
+            link(files, imports) if is_plain(files) else JitImage(objects, imports, names)
         )
-        self._addresses = {name: self._image.symbols[name] for name in wanted}
+        self._addresses = {name: self._image.symbols[name] for name in names}
 
     def address(self, symbol: str) -> int:
         """Where a function is; 0 never."""
         return self._addresses[symbol]
 
 
-def _imports(objects: Sequence[ObjectFile], wanted: Sequence[str]) -> dict[str, int]:
+class JitImage:
+    """Code that LLVM has linked, in place as long as this is referred to, and the addresses of its
+    symbols. LLVM is loaded when objects come that Graft's own linker does not know, and not with
+    the run time: kernels for x86-64 run without it."""
+
+    symbols: Mapping[str, int]
+
+    def __init__(
+        self, objects: Sequence[bytes], imports: Mapping[str, int], names: Sequence[str]
+    ) -> None:
+        llvm = importlib.import_module("llvmlite.binding")
+        builder = llvm.JITLibraryBuilder()
+        for name, address in imports.items():
+            builder.import_symbol(name, address)
+        for code in objects:
+            builder.add_object_img(code)
+        for name in names:
+            builder.export_symbol(name)
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        # Its own linker places all sections side by side, so that no relocation is out of reach.
+        self._engine = llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+        try:
+            self._code = builder.link(self._engine, "artifact")
+        except RuntimeError as error:
+            raise UserError(f"the object code cannot be linked: {error}") from error
+        self.symbols = {name: int(self._code[name]) for name in names}
+
+    def __del__(self) -> None:
+        # The code has to go before the engine it lives in.
+        if hasattr(self, "_code"):
+            self._code.close()
+        if hasattr(self, "_engine"):
+            self._engine.close()
+
+
+def _imports(objects: Sequence[ObjectFile], names: Sequence[str]) -> dict[str, int]:
     """Addresses of what the objects ask of the system; refuses what cannot be linked."""
     defined: set[str] = set()
     undefined: set[str] = set()
@@ -102,7 +138,7 @@ def _imports(objects: Sequence[ObjectFile], wanted: Sequence[str]) -> dict[str, 
             raise UserError(f"two objects define '{twice[0]}'")
         defined |= symbols.defined
         undefined |= symbols.undefined
-    missing = [name for name in wanted if name not in defined]
+    missing = [name for name in names if name not in defined]
     if missing:
         raise UserError(f"the object code does not define '{missing[0]}'")
     return {name: system_address(name) for name in undefined - defined - _MADE_BY_LINKER}

@@ -30,14 +30,14 @@ class StoredPlacement:
     @property
     def nodes(self) -> Mapping[str, int]:
         """How many nodes each backend runs."""
-        found: Mapping[str, int] = self.facts.get("nodes", {})
-        return found
+        facts: Mapping[str, int] = self.facts.get("nodes", {})
+        return facts
 
     @property
     def reasons(self) -> Mapping[str, str]:
         """Values that the reference evaluator makes, each with the reason."""
-        found: Mapping[str, str] = self.facts.get("reference", {})
-        return found
+        facts: Mapping[str, str] = self.facts.get("reference", {})
+        return facts
 
     @property
     def regions(self) -> tuple[PlacedRegion, ...]:

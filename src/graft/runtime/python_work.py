@@ -1,5 +1,5 @@
-"""What Python does while a program runs: calls of regions and of the evaluator, rules for sizes,
-and whatever is done to values that native code does not hold (lists, optional values, strings).
+"""What Python does while a program runs: calls of regions and of the evaluator, and
+whatever is done to values that native code does not hold (lists, optional values, strings).
 
 Operands come out of the frame, or from the objects of the run; results go back there.
 """
@@ -27,7 +27,6 @@ from graft.program.instructions import (
     Evaluate,
     ListOp,
     RegionCall,
-    SizeFunction,
     Slice,
     Transfer,
     writes,
@@ -50,10 +49,8 @@ class PythonWorker:
         program: Program,
         devices: Devices,
         evaluators: Mapping[str, Evaluator],
-        rules: Mapping[str, Evaluator],
     ) -> None:
-        self._program, self._devices = program, devices
-        self._evaluators, self._rules = evaluators, rules
+        self._program, self._devices, self._evaluators = program, devices, evaluators
 
     def __call__(self, work: PythonWork, run: Run) -> None:
         """Do a piece of work in a run."""
@@ -93,8 +90,6 @@ class PythonWorker:
                 results = (self._devices.transfer(work, *ends, run),)
             case Evaluate():
                 results = self._evaluators[work.function](_operands(work, run), run.symbols)
-            case SizeFunction():
-                results = self._rules[work.rule](_operands(work, run), run.symbols)
             case ListOp():
                 results = (run_list_op(work, _operands(work, run), run.symbols),)
             case Slice():
@@ -122,9 +117,6 @@ class PythonWorker:
         if value.slot is not None:
             deliver((array,), (run.values.frame.view(number),), "a step")
             return
-        if bool(array.size) and not all(array.strides):  # it tells a size, and holds nothing
-            run.values.frame.put(number, array)
-            return
         run.values.put(number, array if is_usable(array) else aligned_copy(array))
 
     def _joined(self, work: JoinSlices, run: Run) -> Array:
@@ -146,8 +138,6 @@ def misshapen(name: str, shape: Sequence[int], expected: Sequence[object]) -> Ev
     )
 
 
-def _operands(work: Evaluate | SizeFunction | ListOp, run: Run) -> list[Data]:
+def _operands(work: Evaluate | ListOp, run: Run) -> list[Data]:
     """Operands; what may live on in results is no memory of the frame, which is used again."""
-    if isinstance(work, SizeFunction):
-        return [None if number is None else run.values[number] for number in work.inputs]
     return [None if number is None else run.values.lasting(number) for number in work.inputs]

@@ -40,11 +40,15 @@ class Values:
         """A value as something that stays what it is while the run goes on."""
         data = self[number]
         in_frame = number in self._native and number not in self._constants
-        return data.copy() if in_frame and self._held.get(number) is not data else data
+        if not in_frame or self._held.get(number) is data:
+            return data
+        return [array.copy() for array in data] if isinstance(data, list) else data.copy()
 
     def put(self, number: int, data: Data) -> None:
         """Let a value be something."""
-        if number in self._native and self.is_repeated:
+        if isinstance(data, list) and number in self._native:
+            self.frame.store_list(number, data)
+        elif number in self._native and self.is_repeated:
             self.frame.store(number, data)
         elif number in self._native:
             self.frame.put(number, data)

@@ -30,6 +30,7 @@ from graft.runtime.container import write_image
 from graft.runtime.context import RuntimeContext
 from graft.runtime.cores import available_cores
 from graft.runtime.dispatch import Binding, Dispatcher, bind
+from graft.runtime.evaluated import Supplied
 from graft.runtime.executor import EvaluatedProgram, Executor
 from graft.runtime.feeds import (
     ONNX_NAMES,
@@ -48,7 +49,6 @@ from graft.runtime.native import why_not_here
 from graft.runtime.placement import StoredPlacement
 from graft.runtime.profile import Profile
 from graft.runtime.regions import Region, incidents_of
-from graft.runtime.supplied import Supplied
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +202,11 @@ class Session:
         inputs = self._accept(feeds)
         if switch is None:
             return ""
-        found: dict[str, int] = {}
+        by_key: dict[str, int] = {}
         for value, data in zip(self.program.inputs, inputs, strict=True):
             for dim, extent in zip(value.shape or (), np.shape(data), strict=False):
-                found.setdefault(bare_symbol(dim) or "", extent)
-        key = tuple(found[name] for name in switch.symbols)
+                by_key.setdefault(bare_symbol(dim) or "", extent)
+        key = tuple(by_key[name] for name in switch.symbols)
         known = any(key == sizes for sizes, _ in switch.cases)
         return variant_name(switch.symbols, key) if known else ""
 
@@ -261,15 +261,15 @@ class Session:
 
     def _given(self, outputs: Mapping[str, Array], inputs: Sequence[Any]) -> dict[int, Array]:
         """The arrays that kernels can write results into where they lie, by number."""
-        found: dict[int, Array] = {}
+        by_key: dict[int, Array] = {}
         arrays = [data for data in inputs if isinstance(data, np.ndarray)]
         for number, (name, value) in zip(self.program.body.outputs, self._outputs, strict=True):
             array = outputs.get(name)
-            if array is None or number in found or not is_usable(array, value.alignment):
+            if array is None or number in by_key or not is_usable(array, value.alignment):
                 continue
             if not any(np.may_share_memory(array, data) for data in arrays):
-                found[number] = array
-        return found
+                by_key[number] = array
+        return by_key
 
 
 # More threads than processors wait for each other at every barrier; small machines may try some.

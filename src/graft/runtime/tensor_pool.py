@@ -39,9 +39,9 @@ class TensorPool:
     def take(self, kind: DeviceTensor, device: Device) -> Any:
         """A tensor that was given back, or a new one."""
         with self._lock:
-            kept = self._kept.get(kind)
-            if kept:
-                return kept.pop()
+            tensors = self._kept.get(kind)
+            if tensors:
+                return tensors.pop()
         allocate = partial(device.allocate, kind.shape, kind.dtype)
         while True:
             try:

@@ -18,17 +18,22 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
-from graft.runtime.agreement import (
-    CLAIM_BYTES,
-    GIVE_AWAY,
-    PATIENCES,
-    STOP,
-    THREAD_POOL_BYTES,
-    WORK,
-)
 from graft.runtime.cores import available_processors
 from graft.runtime.memory import address_of, aligned_empty
 from graft.runtime.native import Library, system_address
+
+# Names and memory that the native driver and the run time agree on. Whoever changes one of these
+# changes `container.FORMAT` too.
+WORK, STOP, BARRIER = "graft_work", "graft_stop", "graft_barrier"
+
+# A record of a kernel call is five 64-bit words: function, buffers, scalars, the distance in bytes
+# between the buffer tables of neighbouring threads, flags.
+
+# Memory of a thread pool. Words that threads write while others poll lie on cache lines of their
+# own. Behind it, each thread has a line for iterations that others claim of its share of a loop.
+THREAD_POOL_BYTES, CLAIM_BYTES = 768, 64
+PATIENCES = (192, 448, 640)  # of its three gates: how often to look, how often to offer the core
+GIVE_AWAY = 264  # the address of `sched_yield`, for barriers that kernels bring along
 
 # How often a waiting thread looks, and how often it looks and offers its core to others, before it
 # sleeps. Looking takes some ten nanoseconds, offering some hundred, sleeping and being woken some

@@ -20,9 +20,9 @@ from graft.byoc.measure import WATCH, calm
 from graft.program.program import Program
 from graft.program.variants import Key, variant_name, with_variants
 from graft.runtime.artifact import Origin, save
+from graft.runtime.evaluated import Supplied
 from graft.runtime.profile import Profile
 from graft.runtime.session import Session
-from graft.runtime.supplied import Supplied
 from graft.target.target import HOST
 
 HOST_VERSION = "1"
@@ -121,13 +121,12 @@ def specialized(
 
 def _supplied(parts: Mapping[str, HostExecutable]) -> Supplied:
     """The functions of all programs, those of variants under names with theirs as a prefix."""
-    result = Supplied({}, {}, {})
+    result = Supplied()
     for variant, part in parts.items():
         own = part.supplied
         result = Supplied(
             {**result.functions, **_named(variant, own.functions)},
             {**result.evaluators, **_named(variant, own.evaluators)},
-            {**result.rules, **own.rules},
         )
     return result
 

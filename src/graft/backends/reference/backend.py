@@ -19,8 +19,8 @@ from graft.ir.evaluate import Data, evaluate
 from graft.ir.graph import Graph
 from graft.passes.pipeline import PassReport
 from graft.runtime.artifact import Origin, save
+from graft.runtime.evaluated import Supplied
 from graft.runtime.session import Session
-from graft.runtime.supplied import Supplied
 from graft.target.target import HOST
 
 _REASON = "the reference backend was asked for"

@@ -8,7 +8,7 @@ from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
 from graft.ir.printer import to_text
-from graft.ir.types import TensorType, onnx_type
+from graft.ir.types import SequenceType, TensorType, Type, onnx_type
 from graft.ops import get_op
 from graft.ops.control import CompositeAttrs
 from graft.program.instructions import Block, Evaluate, EvaluatedGraph
@@ -45,10 +45,18 @@ def value_of(value: Value) -> ProgramValue:
     """What a value is at run time."""
     type_ = value.type
     if not isinstance(type_, TensorType):
-        return ProgramValue(value.name, type=onnx_type(type_))
+        return ProgramValue(value.name, type=onnx_type(type_), element=_element(type_))
     shape = [dim for dim in type_.shape or () if not isinstance(dim, Unknown)]
     known = type_.shape is not None and len(shape) == len(type_.shape)
     extents = tuple(shape) if known else None
     if type_.dtype is DType.STRING:
         return ProgramValue(value.name, None, extents, onnx_type(type_))
     return ProgramValue(value.name, type_.dtype, extents, alignment=type_.dtype.numpy.itemsize)
+
+
+def _element(type_: Type) -> tuple[DType, int] | None:
+    """The dtype and rank of a list's tensors, where all are alike and of numbers."""
+    tensor = type_.element if isinstance(type_, SequenceType) else None
+    if not isinstance(tensor, TensorType) or tensor.shape is None or tensor.dtype is DType.STRING:
+        return None
+    return tensor.dtype, len(tensor.shape)

@@ -21,7 +21,7 @@ from graft.backends.host.lowering.symbols import adopt, inherited_symbols, renam
 from graft.backends.host.lowering.values import Values
 from graft.backends.host.passes import measure
 from graft.backends.reference.stored import evaluated_graph, value_of
-from graft.base.dims import symbols_of
+from graft.base.dims import bare_symbol, symbols_of
 from graft.base.dtypes import Array, dtype_of
 from graft.base.errors import Place
 from graft.byoc.region import borders, region_graph
@@ -32,7 +32,7 @@ from graft.ops import size_rules
 from graft.ops.control import nested_bindings
 from graft.ops.indexed import IndexRanges
 from graft.ops.ml_features import LabelMapAttrs
-from graft.ops.size_rules import rule_of, rule_text
+from graft.program.extents import SizeCheck, Test
 from graft.program.guards import Guard
 from graft.program.instructions import (
     LIST_OPERATIONS,
@@ -41,6 +41,7 @@ from graft.program.instructions import (
     Assert,
     BindSymbol,
     Block,
+    Element,
     Evaluate,
     If,
     Instruction,
@@ -54,9 +55,8 @@ from graft.program.instructions import (
 )
 from graft.program.lookup import Table
 from graft.program.program import Program, Target
-from graft.runtime.evaluated import Evaluator
+from graft.runtime.evaluated import Evaluator, Supplied
 from graft.runtime.spaces import Runner
-from graft.runtime.supplied import Supplied
 from graft.target.roofline import cache_roofline
 
 
@@ -70,7 +70,6 @@ class Built:
     program: Program = field(init=False)
     functions: dict[str, Runner] = field(default_factory=dict)
     evaluators: dict[str, Evaluator] = field(default_factory=dict)
-    rules: dict[str, Evaluator] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     lookups: dict[str, str] = field(default_factory=dict)
     makes: list[tuple[KernelCall | Instruction, str]] = field(default_factory=list)
@@ -79,7 +78,7 @@ class Built:
     @property
     def supplied(self) -> Supplied:
         """The Python functions that the program names."""
-        return Supplied(self.functions, self.evaluators, self.rules)
+        return Supplied(self.functions, self.evaluators)
 
 
 def build_program(graph: Graph, compiler: SegmentCompiler, threads: int | None = None) -> Built:
@@ -123,6 +122,13 @@ class _ProgramBuilder:
         self.symbols: set[str] = set()  # names that are used
         self._objects: dict[bytes, None] = {}
         self._parts = 0
+
+    def fresh_symbol(self, hint: str) -> str:
+        """A name that no symbol of the program has."""
+        names = (hint, *(f"{hint}_{number}" for number in range(len(self.symbols) + 1)))
+        name = next(name for name in names if name not in self.symbols)
+        self.symbols.add(name)
+        return name
 
     def built_with(self, body: Block, output_names: tuple[str, ...], threads: int | None) -> Built:
         """The finished program."""
@@ -270,7 +276,7 @@ class _BlockBuilder:
                 (rows, counts), (output,) = map(self._numbered, (node.args, node.outputs))
                 return Slice(rows, counts, output)
             case size_rules.SIZES:
-                return self._size_function(node, location)
+                return self._size_function(node, part.known, location)
             case name if name in LIST_OPERATIONS and (name not in LOOKUPS or self._has_table(node)):
                 return self._list_op(node, location)
         if self._compiler.runner(node) is not None:
@@ -293,11 +299,27 @@ class _BlockBuilder:
         operands, outputs = self._numbered(node.args), self._numbered(node.outputs)
         return Evaluate(name, operands, outputs, evaluated_graph(node), node.op.name, location)
 
-    def _size_function(self, node: Node, location: Place) -> SizeFunction:
-        rule = rule_text(node)
-        self._built.rules[rule] = rule_of(node)
-        outputs = self._numbered(node.outputs)
-        return SizeFunction(rule, self._operands(node), outputs, location)
+    def _size_function(self, node: Node, known: frozenset[str], location: Place) -> SizeFunction:
+        """Symbols in the shapes of the results are set to what the rule says of these; extents that
+        are known have to agree with it."""
+        rule = size_rules.size_rule(node, self._program.fresh_symbol)
+        assert rule is not None
+        lets, own = rule.lets, {*known}
+        for value, shape in zip(node.outputs, rule.shapes, strict=True):
+            for axis, (dim, extent) in enumerate(zip(value.shape or (), shape, strict=True)):
+                name = bare_symbol(dim)
+                if name is not None and name not in own:
+                    own.add(name)
+                    lets.append((name, extent))
+                else:
+                    message = f"axis {axis} of %{value.name} is {extent} where {dim} is wanted"
+                    rule.require_zero(extent - dim, message)
+        checks = (SizeCheck(rule.verdict, location),) if isinstance(rule.verdict, Test) else ()
+        numbers = tuple(
+            Element(self._number(one.operand), one.index, one.positive, one.negative)
+            for one in rule.numbers
+        )
+        return SizeFunction(numbers, tuple(lets), checks, location)
 
     def _has_table(self, node: Node) -> bool:
         """Whether a node looks up strings, or packs maps, by a constant table."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from graft.backends.host.kernel_memo import Kernels, RowKernels
 from graft.backends.host.lowering.assemble import Assembly, assemble
@@ -19,10 +19,10 @@ from graft.backends.host.lowering.values import Values
 from graft.backends.host.passes.guards import insert_guards
 from graft.backends.host.passes.pipeline import prepare
 from graft.backends.host.passes.split_recurrent import split_recurrent
-from graft.base.dim_questions import provably_different, supposing
-from graft.base.dims import Dim, Unknown, product
+from graft.base.dim_questions import provably_different
+from graft.base.dims import Unknown, product
 from graft.base.dtypes import DType
-from graft.base.errors import Place, TypeRuleError
+from graft.base.errors import Place
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.executable import Accuracy
 from graft.ir.graph import Graph, Node, Value
@@ -32,8 +32,9 @@ from graft.llvm.cache import default_cache
 from graft.llvm.pool import Compilation
 from graft.loop.ir import Function
 from graft.ops.indexed import IndexRanges
+from graft.ops.size_rules import explore
 from graft.passes.simplify_movement import is_view
-from graft.program.extents import Refused, SizeCheck, Test, Verdict
+from graft.program.extents import Refused, SizeCheck, Test
 from graft.program.guards import Guard
 from graft.runtime.driver import driver_key, driver_object
 from graft.runtime.spaces import Runner
@@ -162,24 +163,13 @@ def why_not_native(graph: Graph) -> str:
     return next((f"it has a {name}" for name in control), "")
 
 
-_Answers = Mapping[tuple[Dim, Dim], bool]
-
-
-class _OpenError(Exception):
-    """A question that the symbols leave open."""
-
-    def __init__(self, left: Dim, right: Dim) -> None:
-        super().__init__()
-        self.question = left, right
-
-
 def size_checks(nodes: Sequence[Node]) -> tuple[SizeCheck, ...]:
     """The conditions on the symbols' values, node by node."""
     checks: list[SizeCheck] = []
     for node in nodes:
         # A reshape of static data to symbolic extents has to be checked as well.
         if not all(map(_is_static, (*node.args, *node.outputs))):
-            verdict = _verdict(node, {})
+            verdict = explore(partial(_result, node))
             if isinstance(verdict, Test):
                 checks.append(SizeCheck(verdict, node.place or Place()))
     return tuple(checks)
@@ -188,27 +178,6 @@ def size_checks(nodes: Sequence[Node]) -> tuple[SizeCheck, ...]:
 def _is_static(value: object) -> bool:
     type_ = getattr(value, "type", None)
     return isinstance(type_, TensorType) and type_.is_static
-
-
-def _verdict(node: Node, answers: _Answers) -> Verdict:
-    """What the type rule decides, given some answers: at once, or after the next question."""
-
-    def oracle(left: Dim, right: Dim) -> bool:
-        for question in ((left, right), (right, left)):
-            if question in answers:
-                return answers[question]
-        raise _OpenError(left, right)
-
-    try:
-        with supposing(oracle):
-            return _result(node)
-    except TypeRuleError as error:
-        return Refused(error.message, error.hint)
-    except _OpenError as error:
-        question = error.question
-    equal = _verdict(node, {**answers, question: False})
-    different = _verdict(node, {**answers, question: True})
-    return equal if equal == different else Test(*question, equal, different)
 
 
 def _result(node: Node) -> Refused | None:

@@ -12,18 +12,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
+
 from graft.base.dims import UNKNOWN, Dim, bare_symbol, product, symbol
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs
 from graft.ir.graph import Graph, Node, Value
+from graft.ir.literal import Literal
 from graft.ir.names import FreshNames
 from graft.ir.types import TensorType, Type, bound_symbols, symbols_in
 from graft.ops import get_op
 from graft.ops.cast import CastAttrs
+from graft.ops.creation import ArangeAttrs, ConstantAttrs
+from graft.ops.index import AxisAttrs
 from graft.ops.movement import ReshapeAttrs, TransposeAttrs
 from graft.ops.reduce import ReduceAttrs
 from graft.ops.search import UniqueAttrs
-from graft.ops.size_rules import SIZES, sizes_op
+from graft.ops.size_rules import SIZES, size_rule, sizes_op
 
 _Replacement = Callable[[Node, FreshNames], list[Node]]
 
@@ -135,7 +140,7 @@ def _numbered(node: Node) -> list[int]:
 def _sized_by_operands(node: Node, names: FreshNames) -> list[Node]:
     """The sizes, then the node itself."""
     ranked = all(isinstance(v.type, TensorType) and v.type.shape is not None for v in node.outputs)
-    if not ranked or not _numbered(node):
+    if not ranked or not _numbered(node) or size_rule(node, names) is None:
         return []
     return [_sizes(node, names), node]
 
@@ -164,12 +169,73 @@ def _reduction(node: Node, names: FreshNames) -> list[Node]:
     reduced = Node(node.op, node.inputs, with_axes, (stem,), node.place)
     attrs = ReshapeAttrs(tuple(known), allowzero=True)
     view = Node(get_op("reshape"), (stem,), attrs, node.outputs, node.place)
+    if size_rule(reduced, names) is None or size_rule(node, names) is None:
+        return []
     return [_sizes(reduced, names), _sizes(node, names), reduced, view]
+
+
+def _range(node: Node, names: FreshNames) -> list[Node]:
+    """How many floats a range has is computed in double precision."""
+    if node.attrs.dtype.is_integer:
+        return _sized_by_operands(node, names)
+    doubles = [_new_node("cast", CastAttrs(DType.FLOAT64), names, (one,), node) for one in node.args]
+    start, limit, step = (one.output for one in doubles)
+    span = _new_node("subtract", Attrs(), names, (limit, start), node)
+    steps = _new_node("divide", Attrs(), names, (span.output, step), node)
+    whole = _new_node("ceil", Attrs(), names, steps.outputs, node)
+    count = _new_node("cast", CastAttrs(DType.INT64), names, whole.outputs, node)
+    counted = Node(
+        get_op("arange"),
+        (None, count.output, None),
+        ArangeAttrs(start=0, delta=1),
+        node.outputs,
+        node.place,
+    )
+    return [*doubles, span, steps, whole, count, _sizes(counted, names), node]
+
+
+def _resized(node: Node, names: FreshNames) -> list[Node]:
+    """Sizes by scales that are operands are computed in float32, those that keep the aspect ratio
+    of the image in double precision, as ONNX has it."""
+    data, roi, scales, sizes = (*node.inputs, None, None, None)[:4]
+    policy = node.attrs.keep_aspect_ratio_policy
+    if data is None or data.shape is None or (scales is None and policy == "stretch"):
+        return _sized_by_operands(node, names)
+    nodes: list[Node] = []
+
+    def call(name: str, *operands: Value | None, attrs: Attrs | None = None) -> Value:
+        nodes.append(_new_node(name, attrs or Attrs(), names, operands, node))
+        return nodes[-1].output
+
+    dtype = DType.FLOAT64 if scales is None else DType.FLOAT32
+    extents = call("shape_of", data)
+    if node.attrs.axes is not None:
+        nodes.append(_constant(np.array(node.attrs.axes), names("axes")))
+        extents = call("take", extents, nodes[-1].output, attrs=AxisAttrs())
+    extents = call("cast", extents, attrs=CastAttrs(dtype))
+    if scales is None:
+        ratios = call("divide", call("cast", sizes, attrs=CastAttrs(dtype)), extents)
+        scales = call("min" if policy == "not_larger" else "max", ratios, attrs=ReduceAttrs())
+        nodes.append(_constant(np.array(0.5), names("half")))
+        extents = call("add", call("multiply", extents, scales), nodes[-1].output)
+    else:
+        extents = call("multiply", extents, scales)
+    whole = call("cast", call("floor", extents), attrs=CastAttrs(DType.INT64))
+    attrs = replace(node.attrs, keep_aspect_ratio_policy="stretch", scales=None)
+    by_size = replace(node, inputs=(data, roi, None, whole), attrs=attrs)
+    return [*nodes, _sizes(by_size, names), node]
+
+
+def _constant(array: Array, name: str) -> Node:
+    value = Value(name, TensorType(dtype_of(array.dtype), array.shape))
+    return Node(get_op("constant"), (), ConstantAttrs(Literal(array)), (value,))
 
 
 _REPLACEMENTS: dict[str, _Replacement] = {
     **dict.fromkeys(("max", "mean", "min", "prod", "sum"), _reduction),
+    "arange": _range,
     "nonzero": _nonzero,
+    "resize": _resized,
     "unique": _unique,
     "vision.non_max_suppression": _suppression,
 }
