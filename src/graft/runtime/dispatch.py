@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import bare_symbol
+from graft.base.dims import AnyDim, bare_symbol
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError, UserError
 from graft.program.extents import Extents
@@ -28,7 +28,7 @@ from graft.program.layout import Value as Field
 from graft.program.program import Value
 from graft.runtime.executor import Executor
 from graft.runtime.frames import Frame
-from graft.runtime.memory import address_of, is_usable
+from graft.runtime.memory import Recycled, address_of, is_usable
 from graft.runtime.run import Run
 
 # Sizes that are remembered.
@@ -67,7 +67,21 @@ class SizeTable:
 
     def __init__(self, executor: Executor) -> None:
         self.ready: dict[Shapes, Sizes] = {}
-        self._executor, self._lock = executor, threading.Lock()
+        self._lock = threading.Lock()
+        self._extents = self._written_out(executor)
+        places = executor.linked.image.values
+        inputs = [(n, executor.program.values[n].shape) for n in executor.program.body.inputs]
+        self._positions = [
+            places[number] + VALUE_WORDS + axis
+            for number, dims in inputs
+            if number in places and dims is not None
+            for axis in range(len(dims))
+        ]
+        self._owners = [(places[number] + Field.OWNER, 0) for number, _ in executor.sized]
+        self._allocators = [
+            (number, partial(_allocator, executor.context.results, value))
+            for number, value in executor.sized
+        ]
 
     def prepare(self, shapes: Shapes) -> Sizes | None:
         """What follows from shapes that are new; None where the ordinary way tells what is wrong
@@ -84,36 +98,82 @@ class SizeTable:
 
     def measured(self, shapes: Shapes) -> Sizes:
         """What follows from shapes."""
-        executor, body = self._executor, self._executor.program.body
-        places, values = executor.linked.image.values, executor.program.values
-        symbols: dict[str, int] = {}
-        words: list[tuple[int, int]] = []
-        for number, shape in zip(body.inputs, shapes, strict=True):
-            dims = values[number].shape
+        try:
+            extents, outputs = self._extents(*shapes)
+        except (ValueError, TypeError):
+            raise UserError("an input has another rank") from None
+        words = [*zip(self._positions, extents, strict=True), *self._owners]
+        specs = {
+            number: shape for (number, _), shape in zip(self._allocators, outputs, strict=True)
+        }
+        allocate = {number: make(specs[number]) for number, make in self._allocators}
+        return Sizes(words, allocate, specs)
+
+    def _written_out(self, executor: Executor) -> Callable[..., Any]:
+        """Shapes of the inputs in; extents for the frame and shapes of the outputs out. Written out
+        for this program, since in a model whose sizes grow every run has new ones."""
+        program, places = executor.program, executor.linked.image.values
+        names: dict[str, object] = {"refuse": _refuse_extent, "Extents": Extents}
+        symbols: dict[str, str] = {}  # and the variables that hold their numbers
+        lines, tests, extents = [], [], []
+        for position, number in enumerate(program.body.inputs):
+            dims = program.values[number].shape
             if dims is None:
                 continue
-            if len(dims) != len(shape):
-                raise UserError("an input has another rank")
-            if number in places:
-                first = places[number] + VALUE_WORDS
-                words += [(first + axis, extent) for axis, extent in enumerate(shape)]
-            for dim, extent in zip(dims, shape, strict=True):
+            variables = [f"a{position}_{axis}" for axis in range(len(dims))]
+            lines.append(f"[{', '.join(variables)}] = s{position}")
+            extents += variables if number in places else []
+            for dim, variable in zip(dims, variables, strict=True):
                 name = bare_symbol(dim)
-                known = dim if name is None else symbols.setdefault(name, extent)
-                if isinstance(known, int) and known != extent:
-                    raise UserError("an input has another extent")
-        extents = Extents(symbols)
-        allocate: dict[int, Callable[[], Array]] = {}
-        specs: dict[int, tuple[int, ...]] = {}
-        for number, value in executor.sized:
-            assert value.dtype is not None
-            specs[number] = shape = tuple([extents[dim] for dim in value.shape or ()])
-            if min(shape, default=0) < 0:
-                raise UserError("an output would have a negative extent")
-            how = value.dtype.numpy, value.alignment
-            allocate[number] = executor.context.results.allocator(shape, *how)
-            words.append((places[number] + Field.OWNER, 0))
-        return Sizes(words, allocate, specs)
+                known = str(dim) if isinstance(dim, int) else symbols.get(name or "")
+                if known is not None:
+                    tests.append(f"{variable} == {known}")
+                elif name is not None:
+                    symbols[name] = variable
+        if tests:
+            lines += [f"if not ({' and '.join(tests)}):", "    refuse()"]
+        outputs = self._output_shapes(executor, symbols, names, lines)
+        lines.append(f"return [{', '.join(extents)}], [{outputs}]")
+        return define([f"s{n}" for n in range(len(program.inputs))], lines, names)
+
+    def _output_shapes(
+        self,
+        executor: Executor,
+        symbols: Mapping[str, str],
+        names: dict[str, object],
+        lines: list[str],
+    ) -> str:
+        """The shapes of the outputs as Python's text; adds what computes extents to the lines."""
+        computed: dict[AnyDim, str] = {}
+        shapes = []
+        for _, value in executor.sized:
+            items = []
+            for dim in value.shape or ():
+                variable = symbols.get(bare_symbol(dim) or "")
+                if variable is None and not isinstance(dim, int):
+                    variable = computed.setdefault(dim, f"x{len(computed)}")
+                items.append(str(dim) if variable is None else variable)
+            shapes.append(f"({''.join(f'{item}, ' for item in items)})")
+        if computed:
+            names["names"] = tuple(symbols)
+            lines.append(f"extents = Extents(dict(zip(names, ({', '.join(symbols.values())},))))")
+        for expression, variable in computed.items():
+            names[f"dim_{variable}"] = expression
+            lines += [
+                f"{variable} = extents[dim_{variable}]",
+                f"if {variable} < 0:",
+                "    refuse()",
+            ]
+        return ", ".join(shapes)
+
+
+def _refuse_extent() -> None:
+    raise UserError("an input or an output has another extent")
+
+
+def _allocator(results: Recycled, value: Value, shape: tuple[int, ...]) -> Callable[[], Array]:
+    assert value.dtype is not None
+    return results.allocator(shape, value.dtype.numpy, value.alignment)
 
 
 class Dispatcher:

@@ -178,7 +178,9 @@ def _range(node: Node, names: FreshNames) -> list[Node]:
     """How many floats a range has is computed in double precision."""
     if node.attrs.dtype.is_integer:
         return _sized_by_operands(node, names)
-    doubles = [_new_node("cast", CastAttrs(DType.FLOAT64), names, (one,), node) for one in node.args]
+    doubles = [
+        _new_node("cast", CastAttrs(DType.FLOAT64), names, (one,), node) for one in node.args
+    ]
     start, limit, step = (one.output for one in doubles)
     span = _new_node("subtract", Attrs(), names, (limit, start), node)
     steps = _new_node("divide", Attrs(), names, (span.output, step), node)
