@@ -51,51 +51,10 @@ from graft.ops.rules import (
     symbolic_by,
 )
 
-# Intrinsic functions of loop IR, whose meaning is NumPy's: name, in words.
-_FUNCTIONS = [
-    ("ceil", "the next integer above"),
-    ("floor", "the next integer below"),
-    ("round", "the nearest integer, the even one of two"),
-    ("sqrt", "the square root"),
-    ("exp", "e to the power of x"),
-    ("log", "the natural logarithm"),
-    ("erf", "the error function"),
-    ("sigmoid", "1 / (1 + exp(-x))"),
-    ("sin", "the sine"),
-    ("cos", "the cosine"),
-    ("tanh", "the hyperbolic tangent"),
-]
-for _name, _summary in _FUNCTIONS:
-    pointwise(_name, "data", intrinsic(_name), dtypes=FLOATS_OR_COMPLEX, summary=_summary)
-
-# Functions composed of those: name, NumPy's function, in words.
-_COMPOSED: list[tuple[Callable[[Term], Term], Callable[..., Any], str]] = [
-    (functions.tan, np.tan, "the tangent"),
-    (functions.asin, np.arcsin, "the inverse sine"),
-    (functions.acos, np.arccos, "the inverse cosine"),
-    (functions.atan, np.arctan, "the inverse tangent"),
-    (functions.sinh, np.sinh, "the hyperbolic sine"),
-    (functions.cosh, np.cosh, "the hyperbolic cosine"),
-    (functions.asinh, np.arcsinh, "the inverse hyperbolic sine"),
-    (functions.acosh, np.arccosh, "the inverse hyperbolic cosine"),
-    (functions.atanh, np.arctanh, "the inverse hyperbolic tangent"),
-]
-
 
 def _plain(function: Callable[..., Term]) -> Scalar:
     """The scalar expression of an operator without attributes."""
     return lambda _attrs, *operands: function(*operands)
-
-
-for _function, _numpy, _summary in _COMPOSED:
-    pointwise(
-        _function.__name__,
-        "data",
-        _plain(_function),
-        _numpy,
-        dtypes=FLOATS_OR_COMPLEX,
-        summary=_summary,
-    )
 
 
 def _sign(_attrs: Any, x: Term) -> Term:
@@ -106,35 +65,12 @@ def _sign(_attrs: Any, x: Term) -> Term:
     return select(x > 0, 1, select(x < 0, -1, still))
 
 
+def _logical_not(_attrs: Any, x: Term) -> Term:
+    return x ^ True
+
+
 def _bitwise_not(_attrs: Any, x: Term) -> Term:
     return x ^ ((1 << x.dtype.bits) - 1 if x.dtype.is_unsigned_integer else -1)
-
-
-# name, scalar expression, NumPy's function, operand dtypes, in words
-_UNARY: list[tuple[str, Scalar, Callable[..., Any], DTypes, str]] = [
-    ("abs", intrinsic("abs"), np.abs, NUMBERS, "the absolute value"),
-    ("negative", _plain(operator.neg), np.negative, NUMBERS, "the number with the other sign"),
-    ("sign", _sign, np.sign, NUMBERS, "-1, 0 or 1"),
-    (
-        "logical_not",
-        lambda _attrs, x: x ^ True,
-        np.logical_not,
-        TRUTH_VALUES,
-        "whether it does not hold",
-    ),
-    ("bitwise_not", _bitwise_not, np.bitwise_not, INTEGERS, "every bit inverted"),
-]
-
-for _name, _scalar, _numpy, _dtypes, _summary in _UNARY:
-    pointwise(
-        _name,
-        "data",
-        _scalar,
-        _numpy,
-        dtypes=_dtypes,
-        symbolic=symbolic_by(lambda _attrs, x: -x) if _name == "negative" else None,
-        summary=_summary,
-    )
 
 
 def _on_dims(function: Callable[..., Any]) -> SymbolicRule:
@@ -163,6 +99,7 @@ def _same_dims(a: Dim, b: Dim) -> bool:
 
 
 _ON_DIMS: dict[str, SymbolicRule] = {
+    "negative": symbolic_by(lambda _attrs, x: -x),
     "add": _on_dims(lambda a, b: a + b),
     "subtract": _on_dims(lambda a, b: a - b),
     "multiply": _on_dims(lambda a, b: a * b),
@@ -210,50 +147,8 @@ def _shift(kind: BinaryKind) -> Scalar:
 _LEFT, _RIGHT = _shift(BinaryKind.SHIFT_LEFT), _shift(BinaryKind.SHIFT_RIGHT)
 _AND, _OR, _XOR = map(_plain, (operator.and_, operator.or_, operator.xor))
 
-# name, scalar expression, NumPy's function (if it has it), operand dtypes, commutative, in words
-_BINARY: list[tuple[str, Scalar, Callable[..., Any] | None, DTypes, bool, str]] = [
-    ("add", _plain(operator.add), np.add, NUMBERS, True, "the sum"),
-    ("subtract", _plain(operator.sub), np.subtract, NUMBERS, False, "the difference"),
-    ("multiply", _plain(operator.mul), np.multiply, NUMBERS, True, "the product"),
-    ("divide", _divide, None, NUMBERS, False, "the quotient; of integers, towards zero"),
-    ("floor_mod", _floor_mod, np.mod, REALS, False, "the remainder with the divisor's sign"),
-    ("mod", _mod, np.fmod, REALS, False, "the remainder with the dividend's sign"),
-    ("maximum", _plain(maximum), np.maximum, NUMBERS, True, "the larger one, NaN if one is"),
-    ("minimum", _plain(minimum), np.minimum, NUMBERS, True, "the smaller one, NaN if one is"),
-    ("logical_and", _AND, np.logical_and, TRUTH_VALUES, True, "whether both hold"),
-    ("logical_or", _OR, np.logical_or, TRUTH_VALUES, True, "whether one holds"),
-    ("logical_xor", _XOR, np.logical_xor, TRUTH_VALUES, True, "whether exactly one holds"),
-    ("bitwise_and", _AND, np.bitwise_and, INTEGERS, True, "bits that both have"),
-    ("bitwise_or", _OR, np.bitwise_or, INTEGERS, True, "bits that one has"),
-    ("bitwise_xor", _XOR, np.bitwise_xor, INTEGERS, True, "bits that exactly one has"),
-    ("left_shift", _LEFT, np.left_shift, INTEGERS, False, "bits moved to the left"),
-    ("right_shift", _RIGHT, np.right_shift, INTEGERS, False, "bits moved to the right"),
-]
 
-for _name, _scalar, _optional, _dtypes, _commutative, _summary in _BINARY:
-    pointwise(
-        _name,
-        "lhs rhs",
-        _scalar,
-        _optional,
-        dtypes=_dtypes,
-        commutative=_commutative,
-        symbolic=_ON_DIMS.get(_name),
-        summary=_summary,
-    )
-
-# Comparisons, of which loop IR has the same: name, NumPy's function, operand dtypes, in words
-_COMPARISONS: list[tuple[str, Callable[..., Any], DTypes | None, str]] = [
-    ("equal", np.equal, None, "whether both are equal"),
-    ("not_equal", np.not_equal, None, "whether they differ"),
-    ("greater", np.greater, REALS, "lhs > rhs"),
-    ("greater_equal", np.greater_equal, REALS, "lhs >= rhs"),
-    ("less", np.less, REALS, "lhs < rhs"),
-    ("less_equal", np.less_equal, REALS, "lhs <= rhs"),
-]
-
-
-def _compared(kind: CompareKind) -> Scalar:
+def _compare(kind: CompareKind) -> Scalar:
     return lambda _attrs, x, y: compare(kind, x, y)
 
 
@@ -262,28 +157,95 @@ def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda lhs, rhs: np.asarray(function(lhs, rhs)).astype(bool)
 
 
-for _name, _numpy, _takes, _summary in _COMPARISONS:
-    pointwise(
-        _name,
-        "lhs rhs",
-        _compared(CompareKind[_name.upper()]),
-        _truth(_numpy),
-        infer=predicate_type,
-        dtypes=_takes,
-        commutative=_takes is None,
-        symbolic=_ON_DIMS.get(_name),
-        summary=_summary,
-    )
+_Row = tuple[str, Scalar, Callable[..., Any] | None, DTypes | None, str]
 
-for _name, _what in (("isnan", "NaN"), ("isinf", "infinite")):
-    pointwise(
-        _name,
-        "data",
-        intrinsic(_name),
-        infer=predicate_type,
-        dtypes=FLOATS_OR_COMPLEX,
-        summary=f"whether it is {_what}",
-    )
+# Name, scalar expression, NumPy's function (if it has it), operand dtypes, in words.
+_UNARY: list[_Row] = [
+    ("abs", intrinsic("abs"), np.abs, NUMBERS, "the absolute value"),
+    ("negative", _plain(operator.neg), np.negative, NUMBERS, "the number with the other sign"),
+    ("sign", _sign, np.sign, NUMBERS, "-1, 0 or 1"),
+    ("logical_not", _logical_not, np.logical_not, TRUTH_VALUES, "whether it does not hold"),
+    ("bitwise_not", _bitwise_not, np.bitwise_not, INTEGERS, "every bit inverted"),
+]
+
+# Functions of floats: intrinsics of loop IR, whose meaning is NumPy's, and functions composed of
+# those, beside NumPy's own.
+_FUNCTIONS: list[tuple[str, Callable[..., Any] | None, str]] = [
+    ("ceil", None, "the next integer above"),
+    ("floor", None, "the next integer below"),
+    ("round", None, "the nearest integer, the even one of two"),
+    ("sqrt", None, "the square root"),
+    ("exp", None, "e to the power of x"),
+    ("log", None, "the natural logarithm"),
+    ("erf", None, "the error function"),
+    ("sigmoid", None, "1 / (1 + exp(-x))"),
+    ("sin", None, "the sine"),
+    ("cos", None, "the cosine"),
+    ("tanh", None, "the hyperbolic tangent"),
+    ("isnan", None, "whether it is NaN"),
+    ("isinf", None, "whether it is infinite"),
+    ("tan", np.tan, "the tangent"),
+    ("asin", np.arcsin, "the inverse sine"),
+    ("acos", np.arccos, "the inverse cosine"),
+    ("atan", np.arctan, "the inverse tangent"),
+    ("sinh", np.sinh, "the hyperbolic sine"),
+    ("cosh", np.cosh, "the hyperbolic cosine"),
+    ("asinh", np.arcsinh, "the inverse hyperbolic sine"),
+    ("acosh", np.arccosh, "the inverse hyperbolic cosine"),
+    ("atanh", np.arctanh, "the inverse hyperbolic tangent"),
+]
+for _name, _numpy, _summary in _FUNCTIONS:
+    _scalar = intrinsic(_name) if _numpy is None else _plain(getattr(functions, _name))
+    _UNARY.append((_name, _scalar, _numpy, FLOATS_OR_COMPLEX, _summary))
+
+_BINARY: list[_Row] = [
+    ("add", _plain(operator.add), np.add, NUMBERS, "the sum"),
+    ("subtract", _plain(operator.sub), np.subtract, NUMBERS, "the difference"),
+    ("multiply", _plain(operator.mul), np.multiply, NUMBERS, "the product"),
+    ("divide", _divide, None, NUMBERS, "the quotient; of integers, towards zero"),
+    ("floor_mod", _floor_mod, np.mod, REALS, "the remainder with the divisor's sign"),
+    ("mod", _mod, np.fmod, REALS, "the remainder with the dividend's sign"),
+    ("maximum", _plain(maximum), np.maximum, NUMBERS, "the larger one, NaN if one is"),
+    ("minimum", _plain(minimum), np.minimum, NUMBERS, "the smaller one, NaN if one is"),
+    ("logical_and", _AND, np.logical_and, TRUTH_VALUES, "whether both hold"),
+    ("logical_or", _OR, np.logical_or, TRUTH_VALUES, "whether one holds"),
+    ("logical_xor", _XOR, np.logical_xor, TRUTH_VALUES, "whether exactly one holds"),
+    ("bitwise_and", _AND, np.bitwise_and, INTEGERS, "bits that both have"),
+    ("bitwise_or", _OR, np.bitwise_or, INTEGERS, "bits that one has"),
+    ("bitwise_xor", _XOR, np.bitwise_xor, INTEGERS, "bits that exactly one has"),
+    ("left_shift", _LEFT, np.left_shift, INTEGERS, "bits moved to the left"),
+    ("right_shift", _RIGHT, np.right_shift, INTEGERS, "bits moved to the right"),
+]
+
+# Comparisons, of which loop IR has the same.
+_COMPARISONS: list[tuple[str, Callable[..., Any], DTypes | None, str]] = [
+    ("equal", np.equal, None, "whether both are equal"),
+    ("not_equal", np.not_equal, None, "whether they differ"),
+    ("greater", np.greater, REALS, "lhs > rhs"),
+    ("greater_equal", np.greater_equal, REALS, "lhs >= rhs"),
+    ("less", np.less, REALS, "lhs < rhs"),
+    ("less_equal", np.less_equal, REALS, "lhs <= rhs"),
+]
+for _name, _function, _dtypes, _summary in _COMPARISONS:
+    _scalar = _compare(CompareKind[_name.upper()])
+    _BINARY.append((_name, _scalar, _truth(_function), _dtypes, _summary))
+
+_PREDICATES = frozenset({"isnan", "isinf", *(name for name, *_ in _COMPARISONS)})
+_COMMUTATIVE = frozenset({"add", "multiply", "maximum", "minimum", "equal", "not_equal"})
+
+for _operands, _rows in (("data", _UNARY), ("lhs rhs", _BINARY)):
+    for _name, _scalar, _numpy, _dtypes, _summary in _rows:
+        pointwise(
+            _name,
+            _operands,
+            _scalar,
+            _numpy,
+            dtypes=_dtypes,
+            commutative=_name in _COMMUTATIVE or _scalar in (_AND, _OR, _XOR),
+            symbolic=_ON_DIMS.get(_name),
+            summary=_summary,
+            **({"infer": predicate_type} if _name in _PREDICATES else {}),
+        )
 
 
 def _where_type(_attrs: Any, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:

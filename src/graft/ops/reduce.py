@@ -112,14 +112,14 @@ def _chosen_axes(attrs: ReduceAttrs, axes: Array | None) -> Ints | None:
     return chosen if chosen or attrs.noop_with_empty_axes else None
 
 
-def _sum(data: Array, axes: Ints | None, keepdims: bool) -> Array:
-    total = np.sum(data, axis=axes, keepdims=keepdims, dtype=accumulator_of(data.dtype))
-    return np.asarray(total).astype(data.dtype)
+def _total(reduce: Callable[..., Any]) -> Callable[[Array, Ints | None, bool], Array]:
+    """A sum or product, in the widest type of its kind."""
 
+    def meaning(data: Array, axes: Ints | None, keepdims: bool) -> Array:
+        wide = accumulator_of(data.dtype)
+        return np.asarray(reduce(data, axis=axes, keepdims=keepdims, dtype=wide)).astype(data.dtype)
 
-def _prod(data: Array, axes: Ints | None, keepdims: bool) -> Array:
-    total = np.prod(data, axis=axes, keepdims=keepdims, dtype=accumulator_of(data.dtype))
-    return np.asarray(total).astype(data.dtype)
+    return meaning
 
 
 def _mean(data: Array, axes: Ints | None, keepdims: bool) -> Array:
@@ -154,16 +154,15 @@ def _limit(dtype: np.dtype[Any], infinity: float, end: str, boolean: bool) -> An
     return float(getattr(ml_dtypes.finfo(dtype), end))  # type: ignore[no-untyped-call]
 
 
-def _max(data: Array, axes: Ints | None, keepdims: bool) -> Array:
-    wide = comparable(data)
-    result = np.max(wide, axis=axes, keepdims=keepdims, initial=lowest(data.dtype))
-    return np.asarray(result).astype(data.dtype)
+def _extreme(
+    reduce: Callable[..., Any], neutral: Callable[[np.dtype[Any]], Any]
+) -> Callable[[Array, Ints | None, bool], Array]:
+    def meaning(data: Array, axes: Ints | None, keepdims: bool) -> Array:
+        start = neutral(data.dtype)
+        result = reduce(comparable(data), axis=axes, keepdims=keepdims, initial=start)
+        return np.asarray(result).astype(data.dtype)
 
-
-def _min(data: Array, axes: Ints | None, keepdims: bool) -> Array:
-    wide = comparable(data)
-    result = np.min(wide, axis=axes, keepdims=keepdims, initial=highest(data.dtype))
-    return np.asarray(result).astype(data.dtype)
+    return meaning
 
 
 def _of_dims(pair: Callable[[Any, Any], Any], neutral: int | None) -> Callable[..., Any]:
@@ -185,11 +184,11 @@ def _of_dims(pair: Callable[[Any, Any], Any], neutral: int | None) -> Callable[.
 
 # name, meaning on (data, axes, keepdims), the same on symbolic dims, in words
 _REDUCTIONS: list[tuple[str, Callable[..., Array], Callable[..., Any] | None, str]] = [
-    ("sum", _sum, _of_dims(lambda a, b: a + b, 0), "the sum over axes"),
-    ("prod", _prod, _of_dims(lambda a, b: a * b, 1), "the product over axes"),
+    ("sum", _total(np.sum), _of_dims(lambda a, b: a + b, 0), "the sum over axes"),
+    ("prod", _total(np.prod), _of_dims(lambda a, b: a * b, 1), "the product over axes"),
     ("mean", _mean, None, "the mean over axes"),
-    ("max", _max, _of_dims(dim_max, None), "the largest element over axes"),
-    ("min", _min, _of_dims(dim_min, None), "the smallest element over axes"),
+    ("max", _extreme(np.max, lowest), _of_dims(dim_max, None), "the largest element over axes"),
+    ("min", _extreme(np.min, highest), _of_dims(dim_min, None), "the smallest element over axes"),
 ]
 
 

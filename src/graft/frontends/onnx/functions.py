@@ -271,9 +271,14 @@ def _with_typed_attributes(
 
 def _with_renamed_attribute(node: onnx.NodeProto, name: str) -> onnx.NodeProto:
     """The node, with another name for its only attribute."""
+    copy = _copy(node)
+    copy.attribute[0].name = name
+    return copy
+
+
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
-    copy.attribute[0].name = name
     return copy
 
 
@@ -281,8 +286,7 @@ def without_attributes(node: onnx.NodeProto, names: Collection[str]) -> onnx.Nod
     """The node, less these attributes."""
     if not names:
         return node
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = _copy(node)
     del copy.attribute[:]
     copy.attribute.extend(a for a in node.attribute if a.name not in names)
     return copy
@@ -313,8 +317,7 @@ def function_body(
         return None
     body: onnx.FunctionProto | None = None
     if schema.has_context_dependent_function:
-        named = onnx.NodeProto()
-        named.CopyFrom(node)
+        named = _copy(node)
         del named.input[:]
         named.input.extend("" if v is None else f"in{i}" for i, v in enumerate(operands))
         types = [type_to_onnx(v.type).SerializeToString() if v else b"" for v in operands]
@@ -348,8 +351,7 @@ def with_own_names(call: onnx.NodeProto) -> onnx.NodeProto:
     """The call with every name in its graphs marked as the caller's."""
     if not any(attribute.type in _GRAPHS for attribute in call.attribute):
         return call
-    copy = onnx.NodeProto()
-    copy.CopyFrom(call)
+    copy = _copy(call)
     _mark_graphs(copy)
     return copy
 
@@ -376,8 +378,7 @@ def _filled(node: onnx.NodeProto, given: dict[str, onnx.AttributeProto]) -> onnx
     needs = any(a.ref_attr_name or a.type in _GRAPHS for a in node.attribute)
     if not needs:
         return node
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = _copy(node)
     del copy.attribute[:]
     for attribute in node.attribute:
         if attribute.ref_attr_name and attribute.ref_attr_name not in given:

@@ -33,12 +33,25 @@ def _at_least_float32(call: Call, value: Value) -> Value:
     return cast_to(call, value, DType.FLOAT32) if value.dtype.bits < 32 else value
 
 
-def _deviation(call: Call, x: Value, axes: tuple[int, ...]) -> tuple[Value, Value, Value]:
-    """The mean along axes, which stay, the difference to it, and the variance."""
+def _deviation(
+    call: Call, x: Value, axes: tuple[int, ...], centred: bool = True
+) -> tuple[Value, Value, Value]:
+    """The mean along axes, which stay, the difference to it (or to 0), and its mean square."""
     mean = call.op("mean", x, axes=axes, keepdims=True)
-    difference = call.op("subtract", x, mean)
+    difference = call.op("subtract", x, mean) if centred else x
     square = call.op("multiply", difference, difference)
     return mean, difference, call.op("mean", square, axes=axes, keepdims=True)
+
+
+def statistics(
+    call: Call, x: Value, axis: int, epsilon: float, centred: bool = True
+) -> tuple[Value, Value]:
+    """The mean along the axes from `axis` on, and one over the deviation from it or from zero."""
+    rank = call.rank(x)
+    axes = tuple(range(axis + rank if axis < 0 else axis, rank))
+    mean, _, variance = _deviation(call, _at_least_float32(call, x), axes, centred)
+    shifted = call.op("add", variance, call.scalar(epsilon, variance))
+    return mean, call.op("divide", call.scalar(1, variance), call.op("sqrt", shifted))
 
 
 @lowers("BatchNormalization")
@@ -139,13 +152,9 @@ def _layer_normalization(call: Call) -> tuple[Value | None, ...]:
     result = _normalized(call, "nn.layer_norm", *operands, axis=axis)
     if not (call.wants(1) or call.wants(2)):
         return (result,)
-    stash, rank = _stash_type(call), call.rank(x)
-    wide = cast_to(call, x, stash) if stash is DType.FLOAT64 else _at_least_float32(call, x)
-    axes = tuple(range(axis + rank if axis < 0 else axis, rank))
-    mean, _, variance = _deviation(call, wide, axes)
-    shifted = call.op("add", variance, call.scalar(_epsilon(call), variance))
-    inverse = call.op("divide", call.scalar(1, variance), call.op("sqrt", shifted))
-    return result, cast_to(call, mean, stash), cast_to(call, inverse, stash)
+    stash = _stash_type(call)
+    wide = cast_to(call, x, stash) if stash is DType.FLOAT64 else x
+    return result, *(cast_to(call, v, stash) for v in statistics(call, wide, axis, _epsilon(call)))
 
 
 @lowers("RMSNormalization")

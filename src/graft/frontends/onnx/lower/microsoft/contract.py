@@ -8,8 +8,8 @@ does, at a fixed version of its rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -18,6 +18,7 @@ from graft.frontends.onnx.call import Call, allow
 from graft.frontends.onnx.functions import IGNORED
 from graft.frontends.onnx.registry import LOWERINGS, Lowering, lowers
 from graft.ir.graph import Value
+from graft.ir.op import Operand, parse_operands
 
 DOMAIN = "com.microsoft"
 
@@ -25,51 +26,36 @@ DOMAIN = "com.microsoft"
 RULES = 21
 
 
-@dataclass(frozen=True)
-class Signature:
-    """Names of operands, how many of them have to be there, and names of attributes."""
-
-    required: frozenset[int]
-    names: tuple[str, ...]
-    variadic: bool
-    attributes: frozenset[str]
-
-    @staticmethod
-    def parse(operands: str, attributes: str) -> Signature:
-        """From words: "A B C?" has an optional third operand, "A rest*" any number of others."""
-        words = operands.split()
-        required = frozenset(i for i, word in enumerate(words) if word[-1] not in "?*")
-        names = tuple(word.rstrip("?*") for word in words)
-        return Signature(required, names, operands.endswith("*"), frozenset(attributes.split()))
-
-    def check(self, call: Call) -> None:
-        """Refuse operands and attributes that the operator does not have, or lacks."""
-        op_type, count = call.node.op_type, len(call.inputs)
-        if count > len(self.names) and not self.variadic:
-            call.fail(f"{op_type} takes {len(self.names)} operands at most, has {count}")
-        for position in sorted(self.required):
-            if call.optional(position) is None:
-                call.fail(f"{op_type} lacks its operand '{self.names[position]}'")
-        for attribute in call.node.attribute:
-            if attribute.name not in self.attributes:
-                allow(call, f"{op_type} has no attribute '{attribute.name}'", IGNORED)
-
-
 def lowers_microsoft(
     op_type: str, operands: str, attributes: str = "", domain: str = DOMAIN
 ) -> Callable[[Lowering], Lowering]:
-    """Register the decorated function for an operator with these operands and attributes."""
-    signature = Signature.parse(operands, attributes)
+    """Register the decorated function for an operator with these operands and attributes.
+
+    Operands are words: "A B C? *rest" has an optional third one and any number of others."""
+    formals, names = parse_operands(operands), frozenset(attributes.split())
 
     def register(function: Lowering) -> Lowering:
         def checked(call: Call) -> Value | tuple[Value | None, ...]:
-            signature.check(call)
+            _check(call, formals, names)
             return function(call)
 
         lowers(op_type, domain=domain)(checked)
         return function
 
     return register
+
+
+def _check(call: Call, formals: tuple[Operand, ...], attributes: Collection[str]) -> None:
+    """Refuse operands and attributes that the operator does not have, or lacks."""
+    op_type, count = call.node.op_type, len(call.inputs)
+    if count > len(formals) and not any(formal.variadic for formal in formals):
+        call.fail(f"{op_type} takes {len(formals)} operands at most, has {count}")
+    for position, formal in enumerate(formals):
+        if not (formal.optional or formal.variadic) and call.optional(position) is None:
+            call.fail(f"{op_type} lacks its operand '{formal.name}'")
+    for attribute in call.node.attribute:
+        if attribute.name not in attributes:
+            allow(call, f"{op_type} has no attribute '{attribute.name}'", IGNORED)
 
 
 def lowers_alike(op_type: str, operands: str, attributes: str = "") -> None:

@@ -13,23 +13,10 @@ from graft.frontends.onnx.lower.linear import cast_to
 from graft.frontends.onnx.lower.microsoft.activation import with_bias
 from graft.frontends.onnx.lower.microsoft.contract import lowers_microsoft
 from graft.frontends.onnx.lower.microsoft.product import channels_first, channels_last
+from graft.frontends.onnx.lower.norm import statistics
 from graft.ir.graph import Value
 
 _SMALL = 1e-12  # the epsilon of all but the plain normalisations
-
-
-def _statistics(call: Call, x: Value, axis: int, centred: bool) -> tuple[Value, Value]:
-    """The mean along the axes from `axis` on, and one over the deviation from it or from zero."""
-    rank = call.rank(x)
-    axes = tuple(range(axis % rank, rank))
-    wide = cast_to(call, x, DType.FLOAT32) if x.dtype.bits < 32 else x
-    mean = call.op("mean", wide, axes=axes, keepdims=True)
-    difference = call.op("subtract", wide, mean) if centred else wide
-    square = call.op("multiply", difference, difference)
-    variance = call.op("mean", square, axes=axes, keepdims=True)
-    epsilon = call.float("epsilon", _SMALL if call.node.domain else 1e-5)
-    shifted = call.op("add", variance, call.scalar(epsilon, variance))
-    return mean, call.op("divide", call.scalar(1, variance), call.op("sqrt", shifted))
 
 
 @lowers_microsoft("SimplifiedLayerNormalization", "X scale", "axis epsilon stash_type", domain="")
@@ -38,9 +25,10 @@ def _simplified_layer_normalization(call: Call) -> tuple[Value, ...]:
     x, scale, axis = call.input(0), call.input(1), call.int("axis", -1)
     wide = cast_to(call, x, scale.dtype) if x.dtype.bits < scale.dtype.bits else x
     same = cast_to(call, scale, wide.dtype)
-    normal = call.op("nn.rms_norm", wide, same, axis=axis, epsilon=call.float("epsilon", 1e-5))
+    epsilon = call.float("epsilon", 1e-5)
+    normal = call.op("nn.rms_norm", wide, same, axis=axis, epsilon=epsilon)
     result = cast_to(call, normal, scale.dtype)
-    return (result, _statistics(call, x, axis, False)[1]) if call.wants(1) else (result,)
+    return (result, statistics(call, x, axis, epsilon, False)[1]) if call.wants(1) else (result,)
 
 
 def _sum_with_skip(call: Call, bias: Value | None) -> Value:
@@ -51,7 +39,7 @@ def _results(call: Call, result: Value, total: Value, centred: bool) -> tuple[Va
     """The result, the statistics where they are wanted, and the sum that was normalised."""
     if not (call.wants(1) or call.wants(2)):
         return result, None, None, total
-    return result, *_statistics(call, total, -1, centred), total
+    return result, *statistics(call, total, -1, call.float("epsilon", _SMALL), centred), total
 
 
 @lowers_microsoft("SkipLayerNormalization", "input skip gamma beta? bias?", "epsilon")

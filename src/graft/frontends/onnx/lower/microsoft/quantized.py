@@ -78,7 +78,7 @@ _unary("QLinearAveragePool", _WINDOW, _pooled("AveragePool"))
 _unary("QLinearGlobalAveragePool", "channels_last", _pooled("GlobalAveragePool"))
 
 
-@lowers_microsoft("QLinearConcat", "Y_scale Y_zero_point inputs*", "axis")
+@lowers_microsoft("QLinearConcat", "Y_scale Y_zero_point *inputs", "axis")
 def _qlinear_concat(call: Call) -> Value:
     """Operands come as data, scale and zero point, one after the other."""
     count = len(call.inputs) - 2
