@@ -237,10 +237,10 @@ def _express_convolution(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) 
     zero = te.number(0, te.accumulated_in(dtype))
     source = te.bordered(data, f"{out.name}_pad", begins, extents, zero, ends=ends)
 
-    def element(batch: Term, output: Term, *place: Term) -> Reduce:
+    def element(batch: Term, output: Term, *position: Term) -> Reduce:
         channel, *taps = te.reduce_axes((depth, *kernel))
         first = first_channel(output, outputs // attrs.groups, depth, attrs.groups)
-        steps = zip(place, attrs.strides, taps, attrs.dilation, strict=True)
+        steps = zip(position, attrs.strides, taps, attrs.dilation, strict=True)
         at = [index * stride + tap * dilation for index, stride, tap, dilation in steps]
         pixel = te.widened(source[(batch, first + channel, *at)])
         factor = te.widened(weight[(output, channel, *taps)])

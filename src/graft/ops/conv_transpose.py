@@ -215,9 +215,9 @@ def _express_transposed(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) -
     zero = te.number(0, te.accumulated_in(dtype))
     source = te.bordered(data, f"{out.name}_pad", begins, extents, zero, attrs.strides)
 
-    def element(batch: Term, output: Term, *place: Term) -> Reduce:
+    def element(batch: Term, output: Term, *position: Term) -> Reduce:
         channel, *taps = te.reduce_axes((depth, *kernel))
-        steps = zip(place, taps, attrs.dilation, strict=True)
+        steps = zip(position, taps, attrs.dilation, strict=True)
         at = [index + tap * dilation for index, tap, dilation in steps]
         last = zip(kernel, taps, strict=True)
         turned = [count - 1 - tap for count, tap in last]
@@ -249,7 +249,7 @@ def _express_col2im(attrs: Any, out: te.Out, data: Tensor, *shapes: Tensor | Non
         left = term(shape[2 + axis]) + (padding[axis] + padding[rank + axis]) - reach
         return left // strides[axis] + 1
 
-    def element(batch: Term, channel: Term, *place: Term) -> Reduce:
+    def element(batch: Term, channel: Term, *position: Term) -> Reduce:
         tap = reduce_axis("tap", area)
         rest: Term = tap
         column, inside = term(0), te.number(True, DType.BOOL)
@@ -258,7 +258,7 @@ def _express_col2im(attrs: Any, out: te.Out, data: Tensor, *shapes: Tensor | Non
             along.insert(0, rest % maximum(block[axis], 1))
             rest = rest // maximum(block[axis], 1)
         for axis in range(rank):
-            at = place[axis] + padding[axis] - along[axis] * dilation[axis]
+            at = position[axis] + padding[axis] - along[axis] * dilation[axis]
             number_ = at // strides[axis]
             inside = inside & (at >= 0) & equal(at % strides[axis], 0) & (number_ < blocks(axis))
             column = column * blocks(axis) + number_

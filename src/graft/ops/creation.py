@@ -195,7 +195,7 @@ def _express_arange(
         return te.number(attribute, dtype) if te.is_known(attribute) else cast(dtype, attribute)
 
     def element(index: Term) -> Term:
-        first, step = given(attrs.start, start), given(attrs.delta, delta)
+        first, step = number(attrs.start, start), number(attrs.delta, delta)
         if dtype.is_integer:
             return first + cast(dtype, index) * step
         # each operation is rounded to the dtype

@@ -61,10 +61,10 @@ def _deformable_type(
     check_kernel(kernel)
     require_same_dim(channels, depth * attrs.groups, "channels of the data and the weight")
     counts = window_counts(attrs, extents, kernel)
-    places = product(kernel) * attrs.deformable_groups
-    _check_places(offset, "the offset", (batch, places * 2, *counts))
+    positions = product(kernel) * attrs.deformable_groups
+    _check_places(offset, "the offset", (batch, positions * 2, *counts))
     if mask is not None:
-        _check_places(mask, "the mask", (batch, places, *counts))
+        _check_places(mask, "the mask", (batch, positions, *counts))
     return TensorType(dtype, (batch, outputs, *counts))
 
 
@@ -101,19 +101,19 @@ def _grid(attrs: DeformableConvAttrs, kernel: Sequence[int], counts: Sequence[in
     return np.stack(both)[:, None]
 
 
-def _interpolated(pixels: Array, points: Array) -> Array:
+def _interpolated(pixels: Array, coordinates: Array) -> Array:
     """Pixels [part, channel, height, width] at points [2, part, ...]: [part, channel, ...]."""
     parts, channels, height, width = pixels.shape
     flat = pixels.reshape(parts, channels, height * width)
-    result = np.zeros((parts, channels, *points.shape[2:]), pixels.dtype)
+    result = np.zeros((parts, channels, *coordinates.shape[2:]), pixels.dtype)
     if flat.shape[2] == 0:
         return result
     # NaN and far-away places read nothing, and must not reach the conversion to indices.
-    down, right = points
+    down, right = coordinates
     near = (down > -1) & (down < height) & (right > -1) & (right < width)
-    points = np.where(near, points, -1)
-    corner = np.floor(points)
-    fraction = points - corner
+    coordinates = np.where(near, coordinates, -1)
+    corner = np.floor(coordinates)
+    fraction = coordinates - corner
     for below in (0, 1):
         for beside in (0, 1):
             row, column = (corner[0] + below).astype(int), (corner[1] + beside).astype(int)
@@ -142,19 +142,19 @@ def _deformable_conv(
     computed_in = np.float64 if dtype == np.float64 else np.float32
     kernel, groups, parts = weight.shape[2:], attrs.groups, attrs.deformable_groups
     counts = fixed_counts(attrs, data.shape[2:], kernel)
-    places = (parts, *kernel, *counts)
+    positions = (parts, *kernel, *counts)
     grid = _grid(attrs, kernel, counts).astype(computed_in)
     matrix = weight.astype(computed_in, copy=False)
     matrix = matrix.reshape(groups, weight.shape[0] // groups, math.prod(weight.shape[1:]))
     result = np.empty((data.shape[0], weight.shape[0], *counts), dtype)
     for image in range(data.shape[0]):
         shifts = offset[image].astype(computed_in).reshape(parts, *kernel, 2, *counts)
-        points = grid + np.moveaxis(shifts, 3, 0)
+        coordinates = grid + np.moveaxis(shifts, 3, 0)
         pixels = data[image].astype(computed_in, copy=False)
         pixels = pixels.reshape(parts, data.shape[1] // parts, *data.shape[2:])
-        samples = _interpolated(pixels, points)
+        samples = _interpolated(pixels, coordinates)
         if mask is not None:
-            samples *= mask[image].astype(computed_in).reshape(parts, 1, *places[1:])
+            samples *= mask[image].astype(computed_in).reshape(parts, 1, *positions[1:])
         columns = samples.reshape(groups, matrix.shape[2], math.prod(counts))
         result[image] = np.matmul(matrix, columns).reshape(result.shape[1:])
     return result
@@ -217,12 +217,12 @@ def _positions(
     width, expected, image = extents
     (entries,) = te.numbers(te.sizes(offset)[1:2], "the offsets")
 
-    def moved(axis: int, batch: Term, entry: Term, *place: Term) -> Term:
+    def moved(axis: int, batch: Term, entry: Term, *position: Term) -> Term:
         height = max(entries // (2 * attrs.deformable_groups * width), 1)
         tap = (entry // width % height, entry % width)[axis]
-        start = place[axis] * attrs.strides[axis] - attrs.padding[axis]
+        start = position[axis] * attrs.strides[axis] - attrs.padding[axis]
         plain = cast(wide, start + tap * attrs.dilation[axis])
-        return plain + cast(wide, te.read(offset, [batch, entry * 2 + axis, *place]))
+        return plain + cast(wide, te.read(offset, [batch, entry * 2 + axis, *position]))
 
     shape = [te.sizes(offset)[0], entries // 2, *expected]
     anywhere = [te.by_index(f"{name}_moved{n}", shape, partial(moved, n)) for n in (0, 1)]
@@ -237,17 +237,17 @@ def _positions(
 
 
 def _interpolate(
-    extents: _Extents, places: list[Term], pixel: Callable[[Term, Term], Term]
+    extents: _Extents, positions: list[Term], pixel: Callable[[Term, Term], Term]
 ) -> Term:
     """The four pixels around a place by their shares; what is not there is zero."""
-    zero = te.number(0, places[0].dtype)
+    zero = te.number(0, positions[0].dtype)
     total = zero
     for steps in combinations((0, 1), repeat=2):
         share, counted = te.number(1, zero.dtype), te.number(True, DType.BOOL)
         indices: list[Term] = []
-        for place, step, extent in zip(places, steps, extents, strict=True):
-            here = call("floor", place) + float(step)
-            share = share * (1.0 - call("abs", place - here))
+        for position, step, extent in zip(positions, steps, extents, strict=True):
+            here = call("floor", position) + float(step)
+            share = share * (1.0 - call("abs", position - here))
             counted = counted & (here >= 0.0) & (here < cast(zero.dtype, extent))
             indices.append(maximum(minimum(cast(INDEX, here), term(extent) - 1), 0))
         counted = counted & (share > 0.0)  # a pixel without a share may be infinite

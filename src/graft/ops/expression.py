@@ -289,14 +289,14 @@ def bordered(
         at: list[Term] = list(indices[:lead])
         inside: Term | None = None
         for axis, index in enumerate(indices[lead:]):
-            place = index - begins[axis]
-            tests = [] if at_least(-begins[axis], 0) else [place >= 0]
+            position = index - begins[axis]
+            tests = [] if at_least(-begins[axis], 0) else [position >= 0]
             if steps[axis] > 1:
-                tests.append(_is_zero(place % steps[axis]))
-                place = place // steps[axis]
+                tests.append(_is_zero(position % steps[axis]))
+                position = position // steps[axis]
             if not spare[axis]:
-                tests.append(place < have[axis])
-            at.append(_plain(place))
+                tests.append(position < have[axis])
+            at.append(_plain(position))
             for test in tests:
                 inside = test if inside is None else inside & test
         value = data[tuple(at)]
@@ -365,8 +365,8 @@ def total_over(
         outer = indices if not keepdims else [indices[axis] for axis in kept]
         at: dict[int, Term] = {**dict(zip(kept, outer, strict=True))}
         at |= dict(zip(axes, reduced, strict=True))
-        place = [at[axis] for axis in range(len(data.shape))]
-        result = value(read(data, place), place)
+        position = [at[axis] for axis in range(len(data.shape))]
+        result = value(read(data, position), position)
         return kind(result, reduced) if reduced else result
 
     return by_index(name, shape if keepdims else [shape[axis] for axis in kept], element)

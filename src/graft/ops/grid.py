@@ -157,14 +157,14 @@ def _taps(attrs: GridSampleAttrs, axis: _Axis, normalized: Array) -> list[_Tap]:
     at = axis.sampled(attrs, Term(Var("x", axis.dtype)))
     taps = (axis.neighbour(attrs, at, term(tap)) for tap in range(TAPS[attrs.method]))
     tables = ([evaluate_arrays(one.expr, {"x": normalized}) for one in pair] for pair in taps)
-    return [(place, np.broadcast_to(weight, place.shape)) for place, weight in tables]
+    return [(position, np.broadcast_to(weight, position.shape)) for position, weight in tables]
 
 
 def _read(flat: Array, corner: Sequence[_Tap], extents: Sequence[int]) -> Array:
     """The elements [batch, channels, positions] at one neighbour along each axis; zero outside."""
-    places = [place for place, _ in corner]
-    index = np.ravel_multi_index(tuple(np.maximum(places, 0)), tuple(extents))
-    inside = np.logical_and.reduce([place >= 0 for place in places])
+    positions = [position for position, _ in corner]
+    index = np.ravel_multi_index(tuple(np.maximum(positions, 0)), tuple(extents))
+    inside = np.logical_and.reduce([position >= 0 for position in positions])
     empty = "" if dtype_of(flat.dtype) is DType.STRING else np.zeros((), flat.dtype)
     return np.where(inside[:, None], np.take_along_axis(flat, index[:, None], axis=2), empty)
 
@@ -197,9 +197,9 @@ def _grid_sample(attrs: GridSampleAttrs, data: Array, grid: Array) -> Array:
     if 0 in extents and grid.size:
         raise ValueError("there is nothing to sample in an empty tensor")
     exact = DType.FLOAT64 if grid.dtype == np.float64 else DType.FLOAT32
-    places = grid.reshape(batch, math.prod(grid.shape[1:-1]), len(extents)).astype(exact.numpy)
+    positions = grid.reshape(batch, math.prod(grid.shape[1:-1]), len(extents)).astype(exact.numpy)
     taps = [
-        _taps(attrs, _Axis(extent, attrs.align_corners, exact), places[:, :, -1 - i])
+        _taps(attrs, _Axis(extent, attrs.align_corners, exact), positions[:, :, -1 - i])
         for i, extent in enumerate(extents)
     ]
     flat = data.reshape(batch, channels, math.prod(extents))
@@ -255,8 +255,8 @@ def _affine_grid(attrs: AffineGridAttrs, theta: Array, size: Array | None) -> Ar
     check_extents([len(theta), *extents, len(extents)], theta.dtype, "affine_grid")
     lines = [_line(int(extent), attrs.align_corners) for extent in extents]
     mesh = np.meshgrid(*lines, indexing="ij")
-    points = np.stack([*reversed(mesh), np.ones_like(mesh[0])], axis=-1).astype(dtype)
-    flat = points.reshape(-1, len(extents) + 1)
+    coordinates = np.stack([*reversed(mesh), np.ones_like(mesh[0])], axis=-1).astype(dtype)
+    flat = coordinates.reshape(-1, len(extents) + 1)
     moved: Array = flat @ theta.astype(dtype).transpose(0, 2, 1)
     return moved.reshape(len(theta), *mesh[0].shape, len(extents)).astype(theta.dtype)
 
@@ -309,15 +309,15 @@ def _express_grid_sample(attrs: Any, out: te.Out, data: Tensor, grid: Tensor) ->
 
     def value(batch: Term, channel: Term, at: Sequence[Term], taps: Sequence[Term]) -> Term:
         pairs = zip(around, taps, strict=True)
-        places = [te.read(one.places, [batch, *at, tap]) for one, tap in pairs]
+        positions = [te.read(one.places, [batch, *at, tap]) for one, tap in pairs]
         bounded = (
-            maximum(minimum(place, term(extent) - 1), 0)
-            for place, extent in zip(places, extents, strict=True)
+            maximum(minimum(position, term(extent) - 1), 0)
+            for position, extent in zip(positions, extents, strict=True)
         )
         result = te.read(data, [batch, channel, *bounded])
         if attrs.padding_mode != "zeros":
             return result
-        exists = reduce(lambda a, b: a & b, (place >= 0 for place in places))
+        exists = reduce(lambda a, b: a & b, (position >= 0 for position in positions))
         return select(exists, result, te.number(0, dtype))
 
     def weighted(batch: Term, channel: Term, *at: Term) -> Reduce:
@@ -346,9 +346,9 @@ def _express_affine_grid(attrs: Any, out: te.Out, theta: Tensor, *_: Tensor | No
     extents, wide = shape[1:-1], dtype_of(working_dtype(out.dtype.numpy))
 
     def element(batch: Term, *rest: Term) -> Term:
-        *place, row = rest
+        *position, row = rest
         total = _entry(theta, [batch, row, len(extents)], wide)
-        for axis, (index, extent) in enumerate(zip(place, extents, strict=True)):
+        for axis, (index, extent) in enumerate(zip(position, extents, strict=True)):
             steps = cast(_EXACT, index * 2 - (term(extent) - 1))
             count = term(extent) - 1 if attrs.align_corners else term(extent)
             at = cast(wide, steps / cast(_EXACT, maximum(count, 1)))

@@ -93,7 +93,7 @@ def require_inside(attrs: AxisAttrs, data: TensorType, indices: TensorType) -> N
         require(fits, f"the indices reach to {want} along axis {i}, the data only to {have}")
 
 
-def places_along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]:
+def positions_along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]:
     """Where each entry of `indices` points: its own place, with `axis` taken from its value."""
     if indices.ndim != data.ndim or not data.ndim:
         raise EvaluationError(f"the indices have rank {indices.ndim}, the data {data.ndim}")
@@ -111,7 +111,7 @@ def places_along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]:
 @operator("gather", "data indices", _gather_type, kind=Kind.INJECTIVE)
 def _gather(attrs: AxisAttrs, data: Array, indices: Array) -> Array:
     """Per element of the indices the element at that index along an axis (take_along_axis)."""
-    return np.asarray(data[places_along(attrs.axis, data, indices)])
+    return np.asarray(data[positions_along(attrs.axis, data, indices)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _gather_nd_type(attrs: GatherNdAttrs, data: TensorType, indices: TensorType)
     return TensorType(data.dtype, (*indices.shape[:-1], *data.shape[batch + length :]))
 
 
-def places_of_tuples(data: Array, indices: Array, batch: int) -> tuple[Array, ...]:
+def positions_of_tuples(data: Array, indices: Array, batch: int) -> tuple[Array, ...]:
     """Index tuples as NumPy wants them: one array per axis, the batch axes included."""
     places, rank = indices.shape[:-1], data.ndim - batch
     if not indices.ndim or not 1 <= indices.shape[-1] <= rank:
@@ -163,7 +163,7 @@ def places_of_tuples(data: Array, indices: Array, batch: int) -> tuple[Array, ..
 @operator("gather_nd", "data indices", _gather_nd_type, kind=Kind.INJECTIVE)
 def _gather_nd(attrs: GatherNdAttrs, data: Array, indices: Array) -> Array:
     """Slices by tuples of indices, which lie along the indices' last axis."""
-    return np.asarray(data[places_of_tuples(data, indices, attrs.batch_dims)])
+    return np.asarray(data[positions_of_tuples(data, indices, attrs.batch_dims)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +210,10 @@ def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | N
 
 def _position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:
     """The place along an axis that an element of `indices` names."""
-    place = cast(DType.INT64, te.read(indices, at))
+    position = cast(DType.INT64, te.read(indices, at))
     if not indices.dtype.is_unsigned_integer:
-        place = select(place < 0, place + extent, place)
-    return maximum(minimum(place, extent - 1), 0)
+        position = select(position < 0, position + extent, position)
+    return maximum(minimum(position, extent - 1), 0)
 
 
 def _is_empty(data: Tensor, types: te.Types) -> bool:
@@ -230,8 +230,8 @@ def _express_take(attrs: Any, out: te.Out, data: Tensor, indices: Tensor) -> te.
     count, extent = len(indices.shape), te.sizes(data)[axis]
 
     def element(*at: Term) -> Term:
-        place = _position(indices, list(at[axis : axis + count]), extent)
-        return te.unless_empty(data, te.read(data, [*at[:axis], place, *at[axis + count :]]))
+        position = _position(indices, list(at[axis : axis + count]), extent)
+        return te.unless_empty(data, te.read(data, [*at[:axis], position, *at[axis + count :]]))
 
     return out.of(element)
 
@@ -245,8 +245,8 @@ def _express_gather(attrs: Any, out: te.Out, data: Tensor, indices: Tensor) -> t
     extent = te.sizes(data)[axis]
 
     def element(*at: Term) -> Term:
-        place = _position(indices, list(at), extent)
-        return te.unless_empty(data, te.read(data, [*at[:axis], place, *at[axis + 1 :]]))
+        position = _position(indices, list(at), extent)
+        return te.unless_empty(data, te.read(data, [*at[:axis], position, *at[axis + 1 :]]))
 
     return out.of(element)
 

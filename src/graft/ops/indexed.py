@@ -196,7 +196,9 @@ class IndexRanges:
     def __init__(self, graph: Graph) -> None:
         self._known: dict[Value, Range] = {}
         for node in graph.nodes:
-            rule = _RANGE_RULES.get(node.op.name, None if node.op.scalar is None else _pointwise)
+            rule = _RANGE_RULES.get(
+                node.op.name, None if node.op.scalar is None else _pointwise_range
+            )
             for value in node.outputs if rule is not None else ():
                 if rule is not None and _is_index(value):
                     self._known[value] = rule(node, value, self.of)
@@ -241,7 +243,7 @@ def source_values(value: Value, graph: Graph) -> Iterator[Value]:
         node = graph.producers.get(one)
         if node is None:
             yield one
-        elif _RANGE_RULES.get(node.op.name) is _same or node.op.name == "cast":
+        elif _RANGE_RULES.get(node.op.name) is _same_range or node.op.name == "cast":
             waiting.append(node.args[0])
         elif node.op.name in ("concatenate", "where"):
             waiting += node.args
@@ -257,21 +259,21 @@ def _constant_range(node: Node, _value: Value, _of: _Known) -> Range:
     return (int(array.min()), int(array.max())) if array.size else (0, 0)
 
 
-def _same(node: Node, _value: Value, of: _Known) -> Range:
+def _same_range(node: Node, _value: Value, of: _Known) -> Range:
     return of(node.args[0])
 
 
-def _joined(node: Node, _value: Value, of: _Known) -> Range:
+def _joined_range(node: Node, _value: Value, of: _Known) -> Range:
     """Elements of all operands."""
-    return _either(*map(of, node.args))
+    return _union(*map(of, node.args))
 
 
-def _either(*ranges: Range) -> Range:
+def _union(*ranges: Range) -> Range:
     lows, highs = zip(*ranges, strict=True)
     return dim_min(*lows), dim_max(*highs)
 
 
-def _found(node: Node, value: Value, of: _Known) -> Range:
+def _search_range(node: Node, value: Value, of: _Known) -> Range:
     """Places along an axis."""
     if node.op.name == "topk" and value is not node.outputs[1]:
         return of(node.args[0])
@@ -279,12 +281,12 @@ def _found(node: Node, value: Value, of: _Known) -> Range:
     return (0, shape[node.attrs.axis] - 1) if shape else ANYTHING
 
 
-def _nonzero(node: Node, _value: Value, _of: _Known) -> Range:
+def _nonzero_range(node: Node, _value: Value, _of: _Known) -> Range:
     shape = node.args[0].shape
     return (0, dim_max(*shape) - 1) if shape else ANYTHING
 
 
-def _chosen(node: Node, value: Value, _of: _Known) -> Range:
+def _suppression_range(node: Node, value: Value, _of: _Known) -> Range:
     """Images, classes and boxes."""
     boxes, scores = node.args[0].shape, node.args[1].shape
     if not boxes or not scores or value is not node.outputs[0]:
@@ -292,20 +294,20 @@ def _chosen(node: Node, value: Value, _of: _Known) -> Range:
     return 0, dim_max(*scores[:2], boxes[1]) - 1
 
 
-def _counted(node: Node, _value: Value, _of: _Known) -> Range:
+def _arange_range(node: Node, _value: Value, _of: _Known) -> Range:
     start, limit, delta = node.attrs.start, node.attrs.limit, node.attrs.delta
     if start is None or limit is None or not isinstance(delta, int):
         return ANYTHING
     return (start, limit - 1) if delta > 0 else (limit + 1, start)
 
 
-def _pointwise(node: Node, _value: Value, of: _Known) -> Range:
+def _pointwise_range(node: Node, _value: Value, of: _Known) -> Range:
     """What the scalar expression can be, by interval arithmetic."""
     operands = enumerate(node.inputs)
-    return _evaluated(node_scalar(node), {f"x{i}": of(v) for i, v in operands if v is not None})
+    return _interval(node_scalar(node), {f"x{i}": of(v) for i, v in operands if v is not None})
 
 
-def _evaluated(expr: Expr, variables: Mapping[str, Range]) -> Range:
+def _interval(expr: Expr, variables: Mapping[str, Range]) -> Range:
     """Extents have no bits that 32-bit integers could lose."""
     match expr:
         case Const() if expr.dtype.is_integer:
@@ -314,25 +316,25 @@ def _evaluated(expr: Expr, variables: Mapping[str, Range]) -> Range:
             return variables[expr.name]
         case Cast():
             truth = expr.value.dtype is DType.BOOL
-            return (0, 1) if truth else _evaluated(expr.value, variables)
+            return (0, 1) if truth else _interval(expr.value, variables)
         case Select():
-            return _either(_evaluated(expr.yes, variables), _evaluated(expr.no, variables))
+            return _union(_interval(expr.yes, variables), _interval(expr.no, variables))
         case Binary() if expr.dtype.is_integer:
-            left, right = (_evaluated(one, variables) for one in (expr.left, expr.right))
+            left, right = (_interval(one, variables) for one in (expr.left, expr.right))
             rule = _ARITHMETIC.get(expr.kind)
             return ANYTHING if rule is None else rule(left, right)
     return ANYTHING
 
 
-def _remainder(_left: Range, right: Range) -> Range:
+def _remainder_range(_left: Range, right: Range) -> Range:
     return (0, right[1] - 1) if at_least(right[0], 1) else ANYTHING
 
 
-def _larger(left: Range, right: Range) -> Range:
+def _maximum_range(left: Range, right: Range) -> Range:
     return _known_of(dim_max, left[0], right[0]), dim_max(left[1], right[1])
 
 
-def _smaller(left: Range, right: Range) -> Range:
+def _minimum_range(left: Range, right: Range) -> Range:
     return dim_min(left[0], right[0]), _known_of(dim_min, left[1], right[1])
 
 
@@ -345,23 +347,23 @@ def _known_of(choose: Callable[..., AnyDim], *bounds: AnyDim) -> AnyDim:
 _ARITHMETIC: dict[BinaryKind, Callable[[Range, Range], Range]] = {
     BinaryKind.ADD: lambda left, right: (left[0] + right[0], left[1] + right[1]),
     BinaryKind.SUBTRACT: lambda left, right: (left[0] - right[1], left[1] - right[0]),
-    BinaryKind.MAXIMUM: _larger,
-    BinaryKind.MINIMUM: _smaller,
-    BinaryKind.FLOOR_MODULO: _remainder,
+    BinaryKind.MAXIMUM: _maximum_range,
+    BinaryKind.MINIMUM: _minimum_range,
+    BinaryKind.FLOOR_MODULO: _remainder_range,
 }
 
 _SAME = ("broadcast_to", "expand_dims", "gather", "gather_nd", "reshape", "split", "squeeze")
 
 # Beside pointwise operators, whose expressions tell.
 _RANGE_RULES: dict[str, _Rule] = {
-    **dict.fromkeys((*_SAME, "strided_slice", "take", "tile", "transpose", "trimmed"), _same),
+    **dict.fromkeys((*_SAME, "strided_slice", "take", "tile", "transpose", "trimmed"), _same_range),
     "constant": _constant_range,
-    "concatenate": _joined,
-    "arange": _counted,
-    "argmax": _found,
-    "argmin": _found,
-    "topk": _found,
-    "nonzero": _nonzero,
-    "vision.non_max_suppression": _chosen,
-    "vision.bounded_non_max_suppression": _chosen,
+    "concatenate": _joined_range,
+    "arange": _arange_range,
+    "argmax": _search_range,
+    "argmin": _search_range,
+    "topk": _search_range,
+    "nonzero": _nonzero_range,
+    "vision.non_max_suppression": _suppression_range,
+    "vision.bounded_non_max_suppression": _suppression_range,
 }

@@ -98,16 +98,16 @@ def _apart(layout: str, block: int) -> str:
 def _type(attrs: LayoutTransformAttrs, data: TensorType) -> TensorType:
     if data.shape is None:
         return TensorType(data.dtype, unknown_shape(5 if block_of(attrs.dst_layout) else 4))
-    way = rearrangement(attrs.src_layout, attrs.dst_layout, data.shape)
-    return TensorType(data.dtype, way.result)
+    change = rearrangement(attrs.src_layout, attrs.dst_layout, data.shape)
+    return TensorType(data.dtype, change.result)
 
 
 @operator("layout_transform", "data", _type, kind=Kind.INJECTIVE)
 def _meaning(attrs: LayoutTransformAttrs, data: Array) -> Array:
     """An image with its axes in another order, or its channels in blocks."""
-    way = rearrangement(attrs.src_layout, attrs.dst_layout, data.shape)
-    split, _, result = way.extents
-    return np.ascontiguousarray(data.reshape(split).transpose(way.axes)).reshape(result)
+    change = rearrangement(attrs.src_layout, attrs.dst_layout, data.shape)
+    split, _, result = change.extents
+    return np.ascontiguousarray(data.reshape(split).transpose(change.axes)).reshape(result)
 
 
 # Tensor expressions.
@@ -118,12 +118,12 @@ def _express_layout_transform(attrs: Any, out: te.Out, data: Tensor) -> te.Resul
     """Axes apart, in another order, and together again."""
     if not all(isinstance(extent, int) for extent in te.sizes(data)):
         return te.Unexpressed("the axes are known only at run time")
-    way = rearrangement(attrs.src_layout, attrs.dst_layout, te.sizes(data))
-    split, turned, result = way.extents
+    change = rearrangement(attrs.src_layout, attrs.dst_layout, te.sizes(data))
+    split, turned, result = change.extents
 
     def element(*indices: Term) -> Term:
         at = _as(indices, result, turned)
-        apart = [at[way.axes.index(axis)] for axis in range(len(split))]
+        apart = [at[change.axes.index(axis)] for axis in range(len(split))]
         return te.read(data, _as(apart, split, te.sizes(data)))
 
     return out.of(element)

@@ -167,12 +167,12 @@ def _extents(equation: Equation, shapes: Sequence[Shape]) -> dict[str, Shape]:
         require(fits, f"the term '{term.replace('.', '...')}' does not fit rank {len(shape)}")
         front = term.find(".") if "." in term else letters
         back = len(shape) - (letters - front)
-        pieces = [*((d,) for d in shape[:front]), *((d,) for d in shape[back:])]
+        parts = [*((d,) for d in shape[:front]), *((d,) for d in shape[back:])]
         own: dict[str, AnyDim] = {}
-        for letter, piece in zip(term.replace(".", ""), pieces, strict=True):
+        for letter, part in zip(term.replace(".", ""), parts, strict=True):
             # Operands may broadcast against each other, but not against themselves.
-            require_same_dim(own.setdefault(letter, piece[0]), piece[0], f"extents of '{letter}'")
-            result[letter] = _joined(result.get(letter, ()), piece)
+            require_same_dim(own.setdefault(letter, part[0]), part[0], f"extents of '{letter}'")
+            result[letter] = _joined(result.get(letter, ()), part)
         if "." in term:
             result["."] = _joined(result.get(".", ()), shape[front:back])
     return result
@@ -282,12 +282,14 @@ def _express_batch_matmul(attrs: Any, out: te.Out, left: Tensor, right: Tensor) 
     return out.rounded(total)
 
 
-def _matrix(tensor: Tensor, batch: list[Term], place: tuple[Term, Term], shape: te.Extents) -> Term:
+def _matrix(
+    tensor: Tensor, batch: list[Term], position: tuple[Term, Term], shape: te.Extents
+) -> Term:
     """An element of a matrix whose leading axes broadcast; its own two never do."""
     lead = te.sizes(tensor)[:-2]
     first = len(batch) - len(lead)
     outer = zip(lead, batch[first:], shape[first:-2], strict=True)
-    return tensor[(*(te.within(*one) for one in outer), *place)]
+    return tensor[(*(te.within(*one) for one in outer), *position)]
 
 
 @te.expresses("einsum")

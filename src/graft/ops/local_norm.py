@@ -110,9 +110,9 @@ def _express_lrn(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
 
     def squares(*indices: Term) -> Reduce:
         offset = reduce_axis("offset", before + 1 + after)
-        place = indices[axis] + offset - before
-        value = cast(wide, te.read(data, [*indices[:axis], place, *indices[axis + 1 :]]))
-        inside = (place >= 0) & (place < extent)
+        position = indices[axis] + offset - before
+        value = cast(wide, te.read(data, [*indices[:axis], position, *indices[axis + 1 :]]))
+        inside = (position >= 0) & (position < extent)
         return sum_(select(inside, value * value, te.number(0, wide)), [offset])
 
     total = te.by_index(f"{out.name}_sum", data.shape, squares)

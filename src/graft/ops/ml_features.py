@@ -52,8 +52,8 @@ def _label_map_type(attrs: LabelMapAttrs, data: TensorType) -> TensorType:
 def _find(keys: Array, data: Array) -> Array:
     """The position of each element among the keys; -1 where it is none of them."""
     if keys.dtype == object or not keys.size:
-        places = {key: at for at, key in enumerate(keys.tolist())}
-        result = [places.get(item, -1) for item in data.reshape(-1).tolist()]
+        positions = {key: at for at, key in enumerate(keys.tolist())}
+        result = [positions.get(item, -1) for item in data.reshape(-1).tolist()]
         return np.array(result, np.int64).reshape(data.shape)
     distinct, first = np.unique(keys[::-1], return_index=True)
     at = np.minimum(np.searchsorted(distinct, data), len(distinct) - 1)
@@ -233,8 +233,8 @@ def _indexed(
         value = te.read(data, at)
         inside = (value >= low) & (value <= high)
         # Clamped before anything is subtracted, so that nothing overflows.
-        place = cast(DType.INT64, minimum(maximum(value, low), high)) - low
-        return select(inside, stored[place], default)
+        position = cast(DType.INT64, minimum(maximum(value, low), high)) - low
+        return select(inside, stored[position], default)
 
     return element
 
@@ -249,13 +249,13 @@ def _searched(
         keys, values = keys[:-1], values[:-1]
     if keys.size:
         stored, results = te.table(f"{name}_keys", keys), te.table(f"{name}_values", values)
-        places = _places(data, keys, name)
+        positions = _places(data, keys, name)
 
     def element(*at: Term) -> Term:
         value, result = te.read(data, at), default
         if keys.size:
-            place = te.read(places, at)
-            result = select(equal(stored[place], value), results[place], default)
+            position = te.read(positions, at)
+            result = select(equal(stored[position], value), results[position], default)
         if of_nan is not None:
             result = select(equal(value, value), result, te.number(of_nan, default.dtype))
         return result

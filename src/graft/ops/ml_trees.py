@@ -167,10 +167,10 @@ def _membership(attrs: TreeEnsembleAttrs) -> Callable[[Array, Array], Array]:
     def is_member(node: Array, value: Array) -> Array:
         if not numbers.size:
             return np.zeros(len(node), bool)
-        place = np.minimum(np.searchsorted(numbers, value), numbers.size - 1)
-        pair = node * numbers.size + place
+        position = np.minimum(np.searchsorted(numbers, value), numbers.size - 1)
+        pair = node * numbers.size + position
         at = np.minimum(np.searchsorted(pairs, pair), pairs.size - 1)
-        return np.asarray((numbers[place] == value) & (pairs[at] == pair))
+        return np.asarray((numbers[position] == value) & (pairs[at] == pair))
 
     return is_member
 
@@ -188,10 +188,10 @@ def _aggregate(attrs: TreeEnsembleAttrs, leaves: Array) -> Array:
         has_vote = begin + offset < end
         sample, _tree = np.nonzero(has_vote)
         vote = begin[has_vote] + offset
-        place = (sample, targets[vote])
+        position = (sample, targets[vote])
         combine = np.add if extreme is None else extreme
-        combine.at(result, place, attrs.vote_weights.array[vote].astype(np.float64))
-        voted[place] = True
+        combine.at(result, position, attrs.vote_weights.array[vote].astype(np.float64))
+        voted[position] = True
     if attrs.aggregate == "AVERAGE":
         result /= max(1, leaves.shape[1])
     return np.asarray(np.where(voted, result, 0))

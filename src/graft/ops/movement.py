@@ -381,8 +381,8 @@ def _renumbered(indices: te.Indices, shape: te.Extents, data: Tensor) -> list[Te
         if end == len(have):
             stop = len(shape)
         if stop is not None:
-            place = te.linear(indices[first:stop], shape[first:stop])
-            result += te.unravelled(place, have[last:end])
+            position = te.linear(indices[first:stop], shape[first:stop])
+            result += te.unravelled(position, have[last:end])
             last, first = end, stop
     return result
 

@@ -319,9 +319,9 @@ def _express_pad(
         return _source(attrs.mode, at - first, last - first) + first, None
 
     def element(*indices: Term) -> Term:
-        places = [place(axis, index) for axis, index in enumerate(indices)]
-        result = te.read(data, [at for at, _ in places])
-        tests = [test for _, test in places if test is not None]
+        positions = [place(axis, index) for axis, index in enumerate(indices)]
+        result = te.read(data, [at for at, _ in positions])
+        tests = [test for _, test in positions if test is not None]
         if not tests:
             return result
         inside = tests[0]
@@ -347,15 +347,15 @@ def _pad_at_run_time(
         outside = te.number(False, DType.BOOL)
         for axis, (index, extent) in enumerate(zip(indices, te.sizes(data), strict=True)):
             begin = of_axis(axis, len(indices), axes, begins, 0)
-            place = index - begin
+            position = index - begin
             if attrs.mode == "constant":
-                outside = outside | (place < 0) | (place >= extent)
+                outside = outside | (position < 0) | (position >= extent)
             else:
                 end = of_axis(axis, len(indices), axes, ends, 0)
                 first = maximum(0 - begin, 0)  # what is left after cutting
                 left = minimum(end, 0) + extent - first
-                place = _source(attrs.mode, place - first, left) + first
-            at.append(maximum(minimum(place, term(extent) - 1), 0))
+                position = _source(attrs.mode, position - first, left) + first
+            at.append(maximum(minimum(position, term(extent) - 1), 0))
         return select(outside, cast(data.dtype, fill), te.unless_empty(data, te.read(data, at)))
 
     return out.of(element)
@@ -416,8 +416,8 @@ def _express_space_to_depth(attrs: Any, out: te.Out, data: Tensor) -> te.Results
             inside, source = channel // depth, channel % depth
         else:
             inside, source = channel % block**2, channel // block**2
-        place = row * block + inside // block, column * block + inside % block
-        return data[(batch, source, *place)]
+        position = row * block + inside // block, column * block + inside % block
+        return data[(batch, source, *position)]
 
     return out.of(element)
 

@@ -178,9 +178,9 @@ def _members(attrs: AvgPoolAttrs, axis: int, extent: int, count: int) -> Array:
     """How many elements each window along an axis counts."""
     begin, end = pad_pairs(attrs.padding)[axis]
     starts = np.arange(count) * attrs.strides[axis] - begin
-    places = starts[:, None] + np.arange(attrs.pool_size[axis]) * attrs.dilation[axis]
+    positions = starts[:, None] + np.arange(attrs.pool_size[axis]) * attrs.dilation[axis]
     low, high = (-begin, extent + end) if attrs.count_include_pad else (0, extent)
-    return np.asarray(((places >= low) & (places < high)).sum(axis=1))
+    return np.asarray(((positions >= low) & (positions < high)).sum(axis=1))
 
 
 def _wide(data: Array) -> Array:
@@ -302,13 +302,15 @@ def _express_max_pool_with_indices(attrs: Any, out: te.Out, data: Tensor) -> te.
 
     def first(*indices: Term) -> Reduce:
         taps = te.reduce_axes(attrs.pool_size)
-        place = [at - begin for at, begin in zip(_at(attrs, indices, taps), begins, strict=True)]
-        inside = (place[0] >= 0) & (place[0] < extents[0])
-        for index, extent in zip(place[1:], extents[1:], strict=True):
+        coordinate = [
+            at - begin for at, begin in zip(_at(attrs, indices, taps), begins, strict=True)
+        ]
+        inside = (coordinate[0] >= 0) & (coordinate[0] < extents[0])
+        for index, extent in zip(coordinate[1:], extents[1:], strict=True):
             inside = inside & (index >= 0) & (index < extent)
         clamped = [
             maximum(minimum(index, extent - 1), 0)
-            for index, extent in zip(place, extents, strict=True)
+            for index, extent in zip(coordinate, extents, strict=True)
         ]
         pixel, best = data[(*indices[:2], *clamped)], te.read(largest, indices)
         is_largest = equal(pixel, best)
@@ -323,8 +325,8 @@ def _express_max_pool_with_indices(attrs: Any, out: te.Out, data: Tensor) -> te.
         window = te.read(tap, indices)
         taps = te.unravelled(minimum(window, nowhere - 1), attrs.pool_size)
         steps = zip(indices[2:], attrs.strides, taps, attrs.dilation, begins, strict=True)
-        place = [at * s + k * d - begin for at, s, k, d, begin in steps]
-        order = list(zip(place, extents, strict=True))
+        coordinate = [at * s + k * d - begin for at, s, k, d, begin in steps]
+        order = list(zip(coordinate, extents, strict=True))
         image = indices[0] * images[1] + indices[1]
         total: Term | int = 0
         for position, extent in reversed(order) if attrs.column_major else order:

@@ -400,7 +400,7 @@ for _op in _KINDS:
     te.expresses(_op)(_reduction(_op))
 
 
-def _place_of(kind: Callable[..., Reduce], attrs: Any, out: te.Out, data: Tensor) -> te.Results:
+def _arg_extreme(kind: Callable[..., Reduce], attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """The first or last index of the largest or smallest element; NaN wins either way."""
     axis = normalize_axis(attrs.axis, len(data.shape))
     extent = te.sizes(data)[axis]
@@ -409,12 +409,12 @@ def _place_of(kind: Callable[..., Reduce], attrs: Any, out: te.Out, data: Tensor
     wide = DType.FLOAT32 if te.is_narrow(data.dtype) else data.dtype
     best = te.total_over(f"{out.name}_best", data, [axis], kind, lambda value, _: cast(wide, value))
 
-    def is_best(value: Term, place: Sequence[Term]) -> Term:
-        winner = te.read(best, [*place[:axis], 0, *place[axis + 1 :]])
+    def is_best(value: Term, position: Sequence[Term]) -> Term:
+        winner = te.read(best, [*position[:axis], 0, *position[axis + 1 :]])
         result = equal(cast(wide, value), winner)
         if wide.is_float:
             result = result | (call("isnan", cast(wide, value)) & call("isnan", winner))
-        return select(result, place[axis], -1 if attrs.select_last_index else extent)
+        return select(result, position[axis], -1 if attrs.select_last_index else extent)
 
     chosen: Callable[..., Reduce] = max_ if attrs.select_last_index else min_
     return (te.total_over(out.name, data, [axis], chosen, is_best, attrs.keepdims),)
@@ -442,17 +442,17 @@ def _running(
     wide = te.accumulated_in(dtype)
 
     def element(*indices: Term) -> Reduce:
-        place = reduce_axis("place", data.shape[axis])
-        value = cast(wide, te.read(data, [*indices[:axis], place, *indices[axis + 1 :]]))
-        first, last = (indices[axis], place) if attrs.reverse else (place, indices[axis])
+        position = reduce_axis("place", data.shape[axis])
+        value = cast(wide, te.read(data, [*indices[:axis], position, *indices[axis + 1 :]]))
+        first, last = (indices[axis], position) if attrs.reverse else (position, indices[axis])
         counts = first < last if attrs.exclusive else first <= last
-        return kind(select(counts, value, te.number(neutral, wide)), [place])
+        return kind(select(counts, value, te.number(neutral, wide)), [position])
 
     total = te.by_index(te.sum_name(out.name, dtype), data.shape, element)
     return out.rounded(total)
 
 
-te.expresses("argmax")(partial(_place_of, max_))
-te.expresses("argmin")(partial(_place_of, min_))
+te.expresses("argmax")(partial(_arg_extreme, max_))
+te.expresses("argmin")(partial(_arg_extreme, min_))
 te.expresses("cumsum")(partial(_running, sum_, 0))
 te.expresses("cumprod")(partial(_running, product_, 1))

@@ -321,10 +321,12 @@ def resize_steps(
 
 
 def _copied(attrs: Any, data: Tensor, steps: list[AxisResize], out: te.Out) -> Tensor:
-    places = {step.axis: _nearest(attrs, step, f"{out.name}_places{step.axis}") for step in steps}
+    positions = {
+        step.axis: _nearest(attrs, step, f"{out.name}_places{step.axis}") for step in steps
+    }
 
     def element(*indices: Term) -> Term:
-        at = [places[a](index) if a in places else index for a, index in enumerate(indices)]
+        at = [positions[a](index) if a in positions else index for a, index in enumerate(indices)]
         return te.read(data, at)
 
     return te.by_index(out.name, out.shape, element)
@@ -333,8 +335,8 @@ def _copied(attrs: Any, data: Tensor, steps: list[AxisResize], out: te.Out) -> T
 def _nearest(attrs: Any, step: AxisResize, name: str) -> Callable[[Term], Term]:
     if not step.is_static:
         return lambda index: resize_axis.nearest(attrs, step, index)
-    places = te.table(name, nearest_table(attrs, step))
-    return lambda index: places[index]
+    positions = te.table(name, nearest_table(attrs, step))
+    return lambda index: positions[index]
 
 
 @dataclass(frozen=True)
@@ -354,11 +356,11 @@ def _taps(attrs: Any, step: AxisResize, name: str, wide: DType) -> _Taps:
             lambda index, tap: resize_axis.weight(attrs, step, index, tap, wide),
         )
     elements, factors = tap_tables(attrs, step)
-    places = te.table(f"{name}_places{step.axis}", elements)
+    positions = te.table(f"{name}_places{step.axis}", elements)
     weights = te.table(f"{name}_weights{step.axis}", factors.astype(wide.numpy))
     return _Taps(
-        places.shape[1],
-        lambda index, tap: places[index, tap],
+        positions.shape[1],
+        lambda index, tap: positions[index, tap],
         lambda index, tap: weights[index, tap],
     )
 
@@ -371,11 +373,11 @@ def _interpolated_tensor(attrs: Any, data: Tensor, steps: list[AxisResize], out:
     def element(*indices: Term) -> Reduce | Term:
         reduced = te.reduce_axes([one.count for _, one in tap_axes])
         at, factor = list(indices), te.number(1, wide)
-        for place, ((axis, one), tap) in enumerate(zip(tap_axes, reduced, strict=True)):
+        for position, ((axis, one), tap) in enumerate(zip(tap_axes, reduced, strict=True)):
             index = indices[axis]
             at[axis] = one.place(index, tap)
             weight = one.weight(index, tap)
-            factor = factor * weight if place else weight
+            factor = factor * weight if position else weight
         value = cast(wide, te.read(data, at))
         return sum_(value * factor, reduced) if reduced else value
 

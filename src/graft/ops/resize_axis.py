@@ -148,8 +148,8 @@ ROUNDINGS: dict[str, Callable[[AxisResize, Term], Term]] = {
 }
 
 
-def _inside(place: Term, extent: AnyDim) -> Term:
-    return maximum(minimum(cast(DType.INT64, place), extent - 1), 0)
+def _inside(position: Term, extent: AnyDim) -> Term:
+    return maximum(minimum(cast(DType.INT64, position), extent - 1), 0)
 
 
 def nearest(attrs: Any, step: AxisResize, index: Term) -> Term:
@@ -260,11 +260,11 @@ def tap_tables(attrs: Any, step: AxisResize) -> tuple[Array, Array]:
     """Per index of the result, the operand's elements that it averages and the weight of each."""
     assert isinstance(step.resized, int)
     extents = step.resized, tap_count(attrs, step)
-    places = _tabulated(lambda index, tap: place(attrs, step, index, tap), *extents)
+    positions = _tabulated(lambda index, tap: place(attrs, step, index, tap), *extents)
     weights = _tabulated(
         lambda index, tap: _plain_weight(attrs, step, index, tap, _DOUBLE), *extents
     )
     if attrs.antialias or attrs.exclude_outside:
         total = weights.sum(axis=1, keepdims=True)
         weights = weights / np.where(total == 0, 1, total)
-    return places, weights
+    return positions, weights

@@ -237,12 +237,12 @@ def _steps(
     recurrent, bias, lengths = operands
     dtype = projected.dtype
     length, batch, hidden = projected.shape[0], projected.shape[1], recurrent.shape[2]
-    ways = DIRECTIONS[attrs.direction]
-    hiddens = np.zeros((length, len(ways), batch, hidden), dtype)
-    lasts = np.zeros((len(states), len(ways), batch, hidden), dtype)
-    zeros = np.zeros((len(ways), batch, hidden), dtype)
+    directions = DIRECTIONS[attrs.direction]
+    hiddens = np.zeros((length, len(directions), batch, hidden), dtype)
+    lasts = np.zeros((len(states), len(directions), batch, hidden), dtype)
+    zeros = np.zeros((len(directions), batch, hidden), dtype)
     ends = np.full(batch, length) if lengths is None else lengths
-    for i, is_reverse in enumerate(ways):
+    for i, is_reverse in enumerate(directions):
         part = [None if a is None else a[i].astype(dtype) for a in (recurrent, bias, *more)]
         step = make_step(attrs, i, *part)
         state = tuple((zeros if s is None else s.astype(dtype))[i] for s in states)

@@ -27,8 +27,8 @@ from graft.ops import expression as te
 from graft.ops.index import (
     AxisAttrs,
     check_indices,
-    places_along,
-    places_of_tuples,
+    positions_along,
+    positions_of_tuples,
     require_inside,
     require_integers,
     tuple_length,
@@ -114,7 +114,7 @@ def _scatter_elements(
 ) -> Array:
     """A copy with elements written, added or the like at indices along an axis."""
     _check_shape(updates, indices.shape)
-    return _scattered(data, places_along(attrs.axis, data, indices), updates, attrs.reduction)
+    return _scattered(data, positions_along(attrs.axis, data, indices), updates, attrs.reduction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _scatter_nd_type(
 @operator("scatter_nd", "data indices updates", _scatter_nd_type, work=_scatter_work)
 def _scatter_nd(attrs: ScatterNdAttrs, data: Array, indices: Array, updates: Array) -> Array:
     """A copy with slices written, added or the like at tuples of indices."""
-    where = places_of_tuples(data, indices, 0)
+    where = positions_of_tuples(data, indices, 0)
     _check_shape(updates, (*indices.shape[:-1], *data.shape[len(where) :]))
     return _scattered(data, where, updates, attrs.reduction)
 
@@ -203,11 +203,11 @@ def _express_tensor_scatter(
 
     def element(*at: Term) -> Term:
         first = term(0) if start is None else cast(INDEX, te.read(start, [at[0]]))
-        place = at[axis] - first
+        position = at[axis] - first
         if attrs.mode == "circular":
-            place = place % extent
-        inside = (place >= 0) & (place < count)
-        bounded = maximum(minimum(place, term(count) - 1), 0)
+            position = position % extent
+        inside = (position >= 0) & (position < count)
+        bounded = maximum(minimum(position, term(count) - 1), 0)
         written = te.read(update, [*at[:axis], bounded, *at[axis + 1 :]])
         return select(inside, written, te.read(data, at))
 

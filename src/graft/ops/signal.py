@@ -283,7 +283,7 @@ _LONGEST = 1024
 _WIDE = DType.FLOAT64
 
 
-def _given(operand: Tensor | None, default: AnyDim) -> Term:
+def _length_term(operand: Tensor | None, default: AnyDim) -> Term:
     """A length that an operand tells, or else an extent."""
     if operand is None:
         return term(default)
@@ -326,10 +326,10 @@ def _express_dft(
         return _by_table(attrs, out, data, (at, known[2]))
 
     def shape(indices: tuple[Term, ...], sample: Term) -> tuple[list[Term], Term, Term]:
-        place = [*indices[:at], sample, *indices[at + 1 : -1]]
-        return place, indices[at], term(before)
+        position = [*indices[:at], sample, *indices[at + 1 : -1]]
+        return position, indices[at], term(before)
 
-    return _summed(attrs, out, data, (before, _given(length, default), shape))
+    return _summed(attrs, out, data, (before, _length_term(length, default), shape))
 
 
 _Place = Callable[[tuple[Term, ...], Term], tuple[list[Term], Term, Term]]
@@ -338,13 +338,13 @@ _Place = Callable[[tuple[Term, ...], Term], tuple[list[Term], Term, Term]]
 def _summed(attrs: Any, out: te.Out, data: Tensor, how: tuple[AnyDim, Term, _Place]) -> te.Results:
     """`how` tells how many samples there may be, the length of the transform, and, per element of
     the result and sample, where the sample is, the frequency, and how many samples there are."""
-    count, length, place = how
+    count, length, position = how
     (parts,) = te.numbers(te.sizes(data)[-1:], "the parts of a sample")
     halved = attrs.inverse and attrs.onesided
 
     def element(*indices: Term) -> Reduce:
         sample, part = te.reduce_axes([count, parts])
-        at, frequency, have = place(indices, sample)
+        at, frequency, have = position(indices, sample)
         factor = _factor((sample, frequency), length, attrs.inverse, (part, indices[-1]))
         counted = (sample < have) & (sample < length)
         if halved:  # every frequency but the first and the middle one stands for its mirror image
@@ -375,8 +375,8 @@ def _by_table(attrs: Any, out: te.Out, data: Tensor, where: tuple[int, int]) -> 
 
     def element(*indices: Term) -> Reduce:
         sample, part = te.reduce_axes([count, parts])
-        place = [*indices[:at], sample, *indices[at + 1 : -1], part]
-        value = cast(wide, te.read(data, place))
+        position = [*indices[:at], sample, *indices[at + 1 : -1], part]
+        value = cast(wide, te.read(data, position))
         return sum_(value * factors[sample, indices[at], part, indices[-1]], [sample, part])
 
     total = te.by_index(f"{out.name}_sum", shape, element)
@@ -415,7 +415,9 @@ def _along_axis_of_data(
     most = extents[0] if len(extents) == 1 else dim_max(*extents)
     if 0 in extents:
         return te.Unexpressed("there are no samples")
-    return _summed(attrs, out, data, (most, count if length is None else _given(length, 0), place))
+    return _summed(
+        attrs, out, data, (most, count if length is None else _length_term(length, 0), place)
+    )
 
 
 @te.expresses("stft")
@@ -435,7 +437,7 @@ def _express_stft(
     if samples == 0:
         return te.Unexpressed("there are no samples")
     (parts,) = te.numbers(te.sizes(data)[-1:], "the parts of a sample")
-    frame, apart = _given(frame_length, length), _given(step, attrs.frame_step or 0)
+    frame, apart = _length_term(frame_length, length), _length_term(step, attrs.frame_step or 0)
     factors = _frame_factors(length if frame_length is None else None, parts, out)
     wide = _WIDE if factors is None else factors.dtype
 
@@ -467,7 +469,7 @@ def _frame_factors(length: AnyDim | None, parts: int, out: te.Out) -> Tensor | N
 def _express_mel_weight_matrix(attrs: Any, out: te.Out, *inputs: Tensor | None) -> te.Results:
     """Triangles over the frequencies of a spectrum, between edges that lie evenly in mels."""
     bins = out.shape[1]
-    length = _given(inputs[1], attrs.dft_length)
+    length = _length_term(inputs[1], attrs.dft_length)
     rate, lower, upper = (
         te.number(attribute, _WIDE) if operand is None else cast(_WIDE, te.single(operand))
         for attribute, operand in zip(
@@ -484,8 +486,8 @@ def _express_mel_weight_matrix(attrs: Any, out: te.Out, *inputs: Tensor | None) 
         """Which frequency of the spectrum an edge belongs to."""
         first = mels(lower)
         step = (mels(upper) - first) / cast(_WIDE, term(bins) + 2)
-        place = (first + cast(_WIDE, at) * step) / 2595.0
-        hertz = (call("pow", te.number(10, _WIDE), place) - 1.0) * 700.0
+        position = (first + cast(_WIDE, at) * step) / 2595.0
+        hertz = (call("pow", te.number(10, _WIDE), position) - 1.0) * 700.0
         return call("floor", cast(_WIDE, length + 1) * hertz / rate)
 
     edges = te.by_index(f"{out.name}_edges", [bins + 2], edge)

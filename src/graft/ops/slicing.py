@@ -176,9 +176,11 @@ def _strided_slice(
     for axis, first, last, step in zip(
         normalize_axes(chosen, data.ndim), begins, ends, steps, strict=True
     ):
-        places = slice_positions(first, last, step, data.shape[axis])
+        positions = slice_positions(first, last, step, data.shape[axis])
         # A stop of -1 would count from the end.
-        cuts[axis] = slice(places.start, None if places.stop < 0 else places.stop, places.step)
+        cuts[axis] = slice(
+            positions.start, None if positions.stop < 0 else positions.stop, positions.step
+        )
     return data[tuple(cuts)]
 
 

@@ -40,8 +40,8 @@ class SplitAttrs(Attrs):
 
 
 def _split_type(attrs: SplitAttrs, data: TensorType) -> tuple[TensorType, TensorType]:
-    pieces = None if data.shape is None else (*data.shape, UNKNOWN)
-    return TensorType(DType.STRING, pieces), TensorType(DType.INT64, data.shape)
+    parts = None if data.shape is None else (*data.shape, UNKNOWN)
+    return TensorType(DType.STRING, parts), TensorType(DType.INT64, data.shape)
 
 
 @operator("string.split", "data", _split_type, dtypes=STRINGS, outputs=2)
@@ -54,10 +54,10 @@ def _split(attrs: SplitAttrs, data: Array) -> tuple[Array, Array]:
         rows = [text.strip().split(None, limit) for text in data.flat]
     counts = np.array([len(row) for row in rows], np.int64).reshape(data.shape)
     width = int(counts.max(initial=0))
-    pieces = np.full((len(rows), width), "", object)
-    for padded, row in zip(pieces, rows, strict=True):
+    parts = np.full((len(rows), width), "", object)
+    for padded, row in zip(parts, rows, strict=True):
         padded[: len(row)] = row
-    return pieces.reshape(*data.shape, width), counts
+    return parts.reshape(*data.shape, width), counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,8 @@ def _set(text: str, pattern: str) -> str:
     """A set in brackets. A negated class in it makes the whole set read `\\D \\W \\S` as ASCII."""
     start = 2 if text.startswith("[^") else 1
     body = list(_SET_TOKENS.finditer(text, start, len(text) - 1))
-    pieces = [_set_piece(token, pattern) for token in body]
-    result = f"{text[:start]}{''.join(pieces)}]"
+    parts = [_set_piece(token, pattern) for token in body]
+    result = f"{text[:start]}{''.join(parts)}]"
     negated = any(token["escape"] in (r"\D", r"\W", r"\S") for token in body)
     return f"(?a:{result})" if negated else result
 

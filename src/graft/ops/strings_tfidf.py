@@ -198,8 +198,8 @@ def _counts(attrs: TfIdfAttrs, data: Tensor, name: str) -> Tensor:
         is_match = (first + (length - 1) * distance < words) & (equal(apart, 0) | (length > 1))
         is_match = is_match & (length >= attrs.min_length) & (length <= attrs.max_length)
         for position in range(longest):
-            place = minimum(first + distance * position, term(words) - 1)
-            word = cast(DType.INT64, te.read(data, [*row, place]))
+            index = minimum(first + distance * position, term(words) - 1)
+            word = cast(DType.INT64, te.read(data, [*row, index]))
             is_match = is_match & ((length <= position) | equal(word, pool[gram, position]))
         return sum_(cast(DType.INT64, is_match), [apart, first])
 

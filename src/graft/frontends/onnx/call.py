@@ -51,7 +51,7 @@ class Call:
         """An operand that may be left out."""
         return self.inputs[position] if position < len(self.inputs) else None
 
-    def wants(self, position: int) -> bool:
+    def has_output(self, position: int) -> bool:
         """Whether the model gives a name to this result."""
         return position < len(self.node.output) and self.node.output[position] != ""
 

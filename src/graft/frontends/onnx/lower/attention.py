@@ -108,7 +108,7 @@ def _attention(call: Call) -> tuple[Value | None, ...]:
         scale=call.float("scale", None),
         **windows,
         **_softmax_dtype(call),
-        **({"scores": _stage(call)} if call.wants(3) else {}),
+        **({"scores": _stage(call)} if call.has_output(3) else {}),
     )
     result = merge_heads(call, results[0]) if is_merged else results[0]
     return (result, key, value, *results[1:])

@@ -132,7 +132,7 @@ def _dropout(call: Call) -> tuple[Value, ...]:
     mode = call.concrete(training)
     if training is not None and (mode is None or mode.any()):
         return call.ops("nn.dropout", data, ratio, training, seed=call.int("seed", None))
-    if not call.wants(1):
+    if not call.has_output(1):
         return (data,)
     kept = DType.BOOL if call.opset >= 10 else data.dtype
     return data, call.op("full", call.constant(1, kept), call.op("shape_of", data))

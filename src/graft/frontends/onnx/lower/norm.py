@@ -67,7 +67,7 @@ def _batch_normalization(call: Call) -> Value | tuple[Value, ...]:
 
 def _batch_norm(call: Call, x: Value) -> Value | tuple[Value, ...]:
     statistics = call.input(3), call.input(4)
-    wants_more = any(call.wants(position) for position in range(1, 5))
+    wants_more = any(call.has_output(position) for position in range(1, 5))
     # Until opset 14 it was the results wanted that told training from inference.
     training = call.int("training_mode", 0) if call.opset >= 14 else wants_more
     if not training:
@@ -150,7 +150,7 @@ def _layer_normalization(call: Call) -> tuple[Value | None, ...]:
     x, axis = call.input(0), call.int("axis", -1)
     operands = cast_to(call, x, call.input(1).dtype), call.input(1), call.optional(2)
     result = _normalized(call, "nn.layer_norm", *operands, axis=axis)
-    if not (call.wants(1) or call.wants(2)):
+    if not (call.has_output(1) or call.has_output(2)):
         return (result,)
     stash = _stash_type(call)
     wide = cast_to(call, x, stash) if stash is DType.FLOAT64 else x

@@ -30,7 +30,7 @@ def _max_pool(call: Call) -> tuple[Value, ...]:
     attributes = _pool_attributes(call, window)
     if not (data.dtype.is_float or data.dtype.is_integer):
         call.fail(f"MaxPool of {data.dtype} elements")
-    if not call.wants(1):
+    if not call.has_output(1):
         data = padded_at_run_time(call, data, window, lowest(data.dtype.numpy))
         return (call.op(f"nn.max_pool{window.rank}d", data, **attributes),)
     if window.padding is None:

@@ -158,7 +158,7 @@ def _self_attention(
         past_key, past_value = (call.op("squeeze", half, axes=(0,)) for half in halves)
     heads = _joined(call, query, key, value, past_key, past_value, length)
     present = None
-    if call.wants(1):
+    if call.has_output(1):
         both = (call.op("expand_dims", x, axes=(0,)) for x in (heads.key, heads.value))
         present = call.op("concatenate", *both, axis=0)
     return _attended(call, heads, mask, bias)[0], present
@@ -206,7 +206,7 @@ def _multi_head_attention(call: Call) -> tuple[Value | None, ...]:
         refuse_operand(call, 9, "cache_indirection")
     query, key, value = _three(call)
     heads = _joined(call, query, key, value, past_key, past_value, call.optional(8))
-    scores = {"scores": "biased"} if call.wants(3) else {}
+    scores = {"scores": "biased"} if call.has_output(3) else {}
     results = _attended(call, heads, call.optional(4), call.optional(5), **scores)
     return results[0], heads.key, heads.value, *results[1:]
 

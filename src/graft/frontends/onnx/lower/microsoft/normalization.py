@@ -28,7 +28,9 @@ def _simplified_layer_normalization(call: Call) -> tuple[Value, ...]:
     epsilon = call.float("epsilon", 1e-5)
     normal = call.op("nn.rms_norm", wide, same, axis=axis, epsilon=epsilon)
     result = cast_to(call, normal, scale.dtype)
-    return (result, statistics(call, x, axis, epsilon, False)[1]) if call.wants(1) else (result,)
+    return (
+        (result, statistics(call, x, axis, epsilon, False)[1]) if call.has_output(1) else (result,)
+    )
 
 
 def _sum_with_skip(call: Call, bias: Value | None) -> Value:
@@ -37,7 +39,7 @@ def _sum_with_skip(call: Call, bias: Value | None) -> Value:
 
 def _results(call: Call, result: Value, total: Value, centred: bool) -> tuple[Value | None, ...]:
     """The result, the statistics where they are wanted, and the sum that was normalised."""
-    if not (call.wants(1) or call.wants(2)):
+    if not (call.has_output(1) or call.has_output(2)):
         return result, None, None, total
     return result, *statistics(call, total, -1, call.float("epsilon", _SMALL), centred), total
 
