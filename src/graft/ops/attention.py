@@ -309,7 +309,7 @@ def _linear_attention(
 def _express_attention(
     attrs: Any, out: te.Out, query: Tensor, key: Tensor, value: Tensor, *bias: Tensor | None
 ) -> te.Results:
-    """The result, and the stage of the scores that is wanted."""
+    """The result, and the stage of the scores that `attrs.scores` names."""
     wide, dtype, shape = te.accumulated_in(query.dtype), out.dtype, out.shape
     weights = _stages(attrs, query, key, bias, out.name)["probabilities"]
     share = _sharing(query, value)

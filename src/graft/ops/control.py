@@ -92,14 +92,14 @@ def _if_work(attrs: IfAttrs, ins: Sequence[Type], _outs: Sequence[Type]) -> Work
 
 @operator("if", "condition *captures", _if_types, outputs=None, work=_if_work, tensors_only=False)
 def _if(attrs: IfAttrs, condition: Array, *captures: Any) -> tuple[Any, ...]:
-    """The results of one of two graphs, as a condition says."""
+    """The results of one of two graphs, selected by a condition."""
     branch = attrs.then_branch if sole_item(condition) else attrs.else_branch
     return tuple(run_graph(branch, captures))
 
 
 @dataclass(frozen=True, slots=True)
 class DemandAttrs(Attrs):
-    """Which condition is wanted, and what is said where it is another."""
+    """The required value of the condition, and the error message if it has the other."""
 
     wanted: bool
     message: str
@@ -112,7 +112,7 @@ def _demand_type(_attrs: DemandAttrs, data: Type, condition: TensorType) -> Type
 
 @operator("demand", "data condition", _demand_type, work=no_work, tensors_only=False)
 def _demand(attrs: DemandAttrs, data: Any, condition: Array) -> Any:
-    """Gives back its operand, and fails where the condition is not the wanted one."""
+    """Its operand; fails where the condition does not have the required value."""
     require_condition(condition, attrs.wanted, attrs.message)
     return data
 

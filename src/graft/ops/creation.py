@@ -62,7 +62,7 @@ class FullAttrs(Attrs):
 
 
 def shape_operand(shape: Dims | None, operand: TensorType | None) -> tuple[AnyDim, ...] | None:
-    """A shape given as an attribute, or as an operand of which only the length may be known."""
+    """A shape: an attribute, or an operand of which only the length may be known."""
     if shape is not None:
         return shape
     require(operand is not None, "the shape is given neither as operand nor as attribute")
@@ -189,7 +189,7 @@ def _express_arange(
     """Numbers at even distances."""
     dtype = out.dtype
 
-    def given(attribute: Any, operand: Any) -> Term:
+    def number(attribute: Any, operand: Any) -> Term:
         if operand is not None:
             return te.single(operand)
         return te.number(attribute, dtype) if te.is_known(attribute) else cast(dtype, attribute)

@@ -44,7 +44,7 @@ class Unexpressed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table(Tensor):
-    """Numbers that an expression looks up: an input that whoever runs it has to pass."""
+    """A constant lookup table of an expression, passed as an additional input of its kernel."""
 
     array: Array = field(default_factory=lambda: np.zeros(0))
 
@@ -210,11 +210,11 @@ def spread(tensor: Tensor, indices: Indices, shape: Extents) -> Term:
     return tensor[tuple(at)]
 
 
-def within(extent: AnyDim, index: Index, expected: AnyDim) -> Index:
-    """The index along an axis that broadcasts to the extent that is wanted."""
+def within(extent: AnyDim, index: Index, target: AnyDim) -> Index:
+    """The index along an axis of this extent that broadcasts to extent `target`."""
     if extent == 1:
         return 0
-    if is_known(extent) or extent == expected:
+    if is_known(extent) or extent == target:
         return index
     return minimum(index, term(extent) - 1)
 
@@ -265,23 +265,23 @@ def bordered(
     data: Tensor,
     name: str,
     begins: Extents,
-    expected: Extents,
+    extents: Extents,
     fill: Term,
     steps: Sequence[int] = (),
     ends: Extents | None = None,
 ) -> Tensor:
-    """The data with its last axes moved `begins` into tensors of the `wanted` extents.
+    """The data padded: its last axes begin at index `begins` of a tensor of these `extents`.
 
     Around the data, and between its elements where they are `steps` apart, is `fill`. Data that
-    fill what is wanted are given back as they are. `ends` tells how far beyond the data what is
-    wanted reaches at most, where the extents do not.
+    need no padding are returned as they are. `ends` bounds the padding behind the data where the
+    extents are symbolic.
     """
-    lead = len(data.shape) - len(expected)
-    steps = steps or (1,) * len(expected)
+    lead = len(data.shape) - len(extents)
+    steps = steps or (1,) * len(extents)
     have = sizes(data)[lead:]
     reach = [(extent - 1) * step + 1 for extent, step in zip(have, steps, strict=True)]
-    limits = [None] * len(expected) if ends is None else ends
-    spare = list(map(_is_spared, begins, expected, reach, limits))
+    limits = [None] * len(extents) if ends is None else ends
+    spare = list(map(_is_spared, begins, extents, reach, limits))
     if all(begin == 0 for begin in begins) and set(steps) <= {1} and all(spare):
         return data
 
@@ -303,14 +303,14 @@ def bordered(
         value = cast(fill.dtype, value)
         return value if inside is None else select(inside, value, fill)
 
-    return by_index(name, [*data.shape[:lead], *expected], element)
+    return by_index(name, [*data.shape[:lead], *extents], element)
 
 
-def _is_spared(begin: AnyDim, expected: AnyDim, reach: AnyDim, end: AnyDim | None) -> bool:
-    """Whether nothing beyond the data is wanted."""
-    if at_least(reach + begin, expected):
+def _is_spared(begin: AnyDim, extent: AnyDim, reach: AnyDim, end: AnyDim | None) -> bool:
+    """Whether an axis needs no padding behind the data."""
+    if at_least(reach + begin, extent):
         return True
-    return end is not None and not (is_known(reach) and is_known(expected)) and at_least(0, end)
+    return end is not None and not (is_known(reach) and is_known(extent)) and at_least(0, end)
 
 
 def _is_zero(value: Term) -> Term:
@@ -373,7 +373,7 @@ def total_over(
 
 
 def unless_empty(data: Tensor, value: Term) -> Term:
-    """An element of data that may turn out to have none, which is a mistake too."""
+    """Zero instead of the element where the data turn out to be empty at run time."""
     unsure = [extent for extent in sizes(data) if not is_known(extent)]
     for extent in unsure:
         value = select(term(extent) > 0, value, number(0, data.dtype))

@@ -108,7 +108,7 @@ class _Axis:
         return select(equal(span, 0.0), low, result)
 
     def padded(self, at: Term, mode: str) -> Term:
-        """A position brought back from outside the edges where the padding says so."""
+        """A position outside of the edges mapped back inside, as the padding mode requires."""
         low, high = self.edges
         if mode == "reflection":
             return self.reflected(at)

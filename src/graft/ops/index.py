@@ -217,7 +217,7 @@ def _position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:
 
 
 def _is_empty(data: Tensor, types: te.Types) -> bool:
-    """Whether results are wanted of data that has no elements, which is a mistake."""
+    """Whether the result has elements though the data have none, which is an error."""
     return 0 in te.sizes(data) and 0 not in te.extents_of(types[0])
 
 

@@ -74,7 +74,7 @@ class Pointing:
         return OutOfRangeAttrs(self.extents, self.count, self.wraps)
 
     def guards(self, node: Node) -> Iterator[Guard]:
-        """What is said of the node if an index lies outside."""
+        """The run-time checks of the node, one per axis that is indexed."""
         for axis, extent in zip(self.axes, self.extents, strict=True):
             yield Guard(axis, extent, self.count, self.wraps, node.place, self.message)
 

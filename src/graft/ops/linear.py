@@ -158,7 +158,7 @@ def parse_equation(equation: str) -> Equation:
 
 
 def _extents(equation: Equation, shapes: Sequence[Shape]) -> dict[str, Shape]:
-    """What each index ranges over, after broadcasting; the ellipsis may stand for many axes."""
+    """The extents of each index after broadcasting; an ellipsis may have several."""
     result: dict[str, Shape] = {}
     for term, shape in zip(equation.terms, shapes, strict=True):
         letters = len(term.replace(".", ""))
@@ -327,7 +327,7 @@ def _express_einsum(attrs: Any, out: te.Out, *tensors: Tensor) -> te.Results:
 
 
 def _by_letter(letters: str, items: Sequence[Item], ranks: int) -> dict[str, list[Item]]:
-    """What belongs to each letter; an ellipsis stands for `ranks` axes."""
+    """The items of each index letter; an ellipsis has `ranks` of them."""
     result: dict[str, list[Item]] = {}
     position = 0
     for letter in letters:
@@ -338,7 +338,7 @@ def _by_letter(letters: str, items: Sequence[Item], ranks: int) -> dict[str, lis
 
 
 def _letters(equation: Equation, tensors: Sequence[Tensor]) -> dict[str, AnyDim]:
-    """How far each index goes that is one axis; a 1 gives way to what it broadcasts to."""
+    """The broadcast extent of each index letter."""
     result: dict[str, AnyDim] = {}
     for term, tensor in zip(equation.terms, tensors, strict=True):
         shape = te.sizes(tensor)

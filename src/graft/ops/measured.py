@@ -40,7 +40,7 @@ def _trimmed_type(_attrs: Attrs, data: TensorType, counts: TensorType) -> Tensor
 
 @operator("trimmed", "data counts", _trimmed_type, work=no_work)
 def _trimmed(_attrs: Attrs, data: Array, counts: Array) -> Array:
-    """As many of the first rows as the last of some numbers says."""
+    """The first `counts[-1]` rows."""
     return data[: int(counts[-1])]
 
 

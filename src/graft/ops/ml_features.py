@@ -196,7 +196,7 @@ _ENTRIES, _ENTRIES_PER_KEY = 1024, 8
 
 @te.expresses("ml.label_map")
 def _express_label_map(attrs: LabelMapAttrs, out: te.Out, data: Tensor) -> te.Results:
-    """Each element's value; what stands for unknown elements where it is no key."""
+    """The value of each element, or the default of elements that are no key."""
     unknown = unknown_of(attrs)
     keys, values = attrs.keys.array, attrs.values.array
     if object in (keys.dtype, values.dtype):

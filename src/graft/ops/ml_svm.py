@@ -72,7 +72,7 @@ def _coupling_type(attrs: CouplingAttrs, pairs: TensorType) -> TensorType:
 
 
 def _relaxed(form: Array, shares: Array, gradient: Array, energy: Array) -> Array:
-    """One sweep: each class in turn takes the share that is best with the others as they are."""
+    """One Gauss-Seidel sweep: each class takes its optimal share with the others fixed."""
     shares, gradient = shares.copy(), gradient.copy()
     for t in range(form.shape[1]):
         row, diagonal = form[:, t], form[:, t, t]

@@ -110,7 +110,7 @@ def _outermost(features: Array) -> int:
 
 
 def _is_forest(attrs: TreeEnsembleAttrs) -> bool:
-    """Whether every way down from the roots ends: level by level, no more levels than nodes."""
+    """Whether every path from the roots ends: level by level, no more levels than nodes."""
     children = np.stack([attrs.true_children.array, attrs.false_children.array])
     level = np.unique(attrs.roots.array)
     for _ in range(children.shape[1] + 1):
@@ -160,7 +160,7 @@ def _leaves(attrs: TreeEnsembleAttrs, data: Array) -> Array:
 
 
 def _membership(attrs: TreeEnsembleAttrs) -> Callable[[Array, Array], Array]:
-    """The function that says which values are members of their nodes' sets."""
+    """A predicate: whether values are members of their nodes' sets."""
     numbers, code = np.unique(attrs.members.array, return_inverse=True)
     pairs = np.unique(attrs.member_nodes.array * np.int64(max(1, numbers.size)) + code)
 

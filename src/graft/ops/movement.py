@@ -58,9 +58,9 @@ class ReshapeAttrs(Attrs):
     allowzero: bool = False
 
 
-def resolve_shape(expected: Shape, data: Shape | None, allowzero: bool) -> Shape:
-    """`wanted` with 0 replaced by the extent it copies and -1 by the extent that is left over."""
-    dims = list(expected)
+def resolve_shape(target: Shape, data: Shape | None, allowzero: bool) -> Shape:
+    """`target` with 0 replaced by the extent it copies and -1 by the inferred extent."""
+    dims = list(target)
     copied = [i for i, dim in enumerate(dims) if dim == 0 and not allowzero]
     for i in copied:
         require(
@@ -68,9 +68,9 @@ def resolve_shape(expected: Shape, data: Shape | None, allowzero: bool) -> Shape
         )
         dims[i] = UNKNOWN if data is None else data[i]
     holes = [i for i, dim in enumerate(dims) if dim == -1]
-    require(len(holes) <= 1, f"-1 stands more than once in {list(expected)}")
+    require(len(holes) <= 1, f"-1 stands more than once in {list(target)}")
     negative = any(isinstance(dim, int) and dim < -1 for dim in dims)
-    require(not negative, f"a negative extent in {list(expected)}")
+    require(not negative, f"a negative extent in {list(target)}")
     if holes and data is None:
         dims[holes[0]] = UNKNOWN
     elif holes and data is not None:
@@ -80,11 +80,11 @@ def resolve_shape(expected: Shape, data: Shape | None, allowzero: bool) -> Shape
         while 0 in total and 0 in rest:
             total.remove(0)
             rest.remove(0)
-        require(0 not in rest, f"-1 in {list(expected)} may be anything beside an extent of 0")
+        require(0 not in rest, f"-1 in {list(target)} may be anything beside an extent of 0")
         dims[holes[0]] = product(total) // product(rest)
     if data is not None:
         have, want = product(data), product(dims)
-        require(not provably_different(have, want), f"{have} elements do not fill {list(expected)}")
+        require(not provably_different(have, want), f"{have} elements do not fill {list(target)}")
     return tuple(dims)
 
 
@@ -222,7 +222,7 @@ def _concatenate(attrs: ConcatenateAttrs, *data: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class SplitAttrs(Attrs):
-    """Cut at given sizes, or into `sections` equal parts of which the last may be smaller.
+    """Parts of these sizes, or `sections` equal parts of which the last may be smaller.
 
     With sizes, `sections` says how many there are where their operand's type does not.
     """
@@ -430,7 +430,7 @@ def _express_concatenate(attrs: Any, out: te.Out, *data: Tensor) -> te.Results:
 
 @te.expresses("split")
 def _express_split(attrs: Any, out: te.Out, data: Tensor, *_: Tensor | None) -> te.Results:
-    """Slices along an axis; their types tell where it is cut."""
+    """Slices along an axis, as long as the types of the results."""
     axis = normalize_axis(attrs.axis, len(data.shape))
     lengths = [te.extents_of(type_)[axis] for type_ in out.types]
     starts: list[AnyDim] = [0, *accumulate(lengths)]

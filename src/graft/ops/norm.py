@@ -58,7 +58,7 @@ def _along(parameter: Array, axis: int, rank: int) -> Array:
 
 
 def _with_channels(data: TensorType, axis: int, **parameters: TensorType) -> TensorType:
-    """The data's type, with what the parameters tell: each is a list of one number per channel."""
+    """The data's type, refined by the parameters: each is a list of one number per channel."""
     if data.rank is not None:
         normalize_axis(axis, data.rank)
     for name, parameter in parameters.items():
@@ -284,7 +284,7 @@ def _channel_norm(
 
 @te.expresses("nn.batch_norm")
 def _express_batch_norm(attrs: Any, out: te.Out, data: Tensor, *parameters: Tensor) -> te.Results:
-    """By given statistics, each a list along one axis."""
+    """By statistics that are operands, each a list along one axis."""
     wide, shape = _precision_of([data, *parameters]), out.shape
 
     def element(*indices: Term) -> Term:

@@ -362,7 +362,7 @@ def _pad_at_run_time(
 
 
 def _source(mode: str, position: Term, extent: AnyDim | Term) -> Term:
-    """Which of `extent` elements stands at a position that may lie outside."""
+    """The index of the element that a mode repeats at a position which may lie outside."""
     if mode == "edge":
         return maximum(minimum(position, extent - 1), 0)
     if mode == "wrap":

@@ -145,12 +145,12 @@ def _expression(name: str) -> te.Expression:
 
 
 def _holds(op: Op, attrs: Any, dtype: DType) -> bool:
-    """Whether the scalar expression says what a result of the dtype is."""
+    """Whether the scalar expression is exact for results of the dtype."""
     return dtype is not DType.FLOAT8E8M0FNU or (op.name == "cast" and attrs.saturate)
 
 
 def has_scalar(node: Node) -> bool:
-    """Whether a node is what its operator's scalar expression says.
+    """Whether a node's meaning is its operator's scalar expression.
 
     Operands that are static forms of attributes (bounds to clip to) do not broadcast, so those have
     to be attributes."""

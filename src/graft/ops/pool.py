@@ -401,7 +401,7 @@ def _express_lp_pool(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
 
 
 def _unpooled_shape(attrs: PoolAttrs, shape: Shape) -> Shape:
-    """The smallest shape that, pooled, has the given one."""
+    """The smallest shape whose pooling has this shape."""
     rank = len(attrs.strides)
     pads, extents = attrs.padding, shape[2:]
     return (

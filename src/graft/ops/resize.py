@@ -172,7 +172,7 @@ def crops(attrs: ResizeAttrs) -> bool:
 
 
 def axes_of(attrs: ResizeAttrs, rank: int) -> Ints:
-    """The axes that roi, scales and sizes speak of."""
+    """The axes that roi, scales and sizes refer to."""
     return normalize_axes(range(rank) if attrs.axes is None else attrs.axes, rank)
 
 
@@ -204,7 +204,7 @@ def _interpolated(attrs: ResizeAttrs, axis: AxisResize, data: Array) -> Array:
 
 
 def _extrapolated(attrs: ResizeAttrs, steps: Sequence[AxisResize], result: Array) -> Array:
-    """The result with everything that looks past the operand's edge replaced."""
+    """The result with elements read beyond the operand's edge replaced."""
     outside = np.zeros((1,) * result.ndim, dtype=bool)
     for axis in steps:
         beyond = outside_table(attrs, axis)
@@ -390,7 +390,7 @@ def _saturated_tensor(total: Tensor, out: te.Out) -> Tensor:
 
 
 def _axis_by_axis(attrs: Any, data: Tensor, steps: list[AxisResize], out: te.Out) -> Tensor:
-    """One axis after the other: any of them may turn out to stay as it is."""
+    """One axis after the other: at run time, any of them may keep its extent."""
     shape, wide = list(te.sizes(data)), dtype_of(working_dtype(out.dtype.numpy))
 
     def along(step: AxisResize, source: Tensor, expected: te.Extents) -> Tensor:
@@ -425,7 +425,7 @@ def saturated(value: Term, dtype: DType) -> Term:
 
 
 def _extrapolated_tensor(attrs: Any, steps: list[AxisResize], result: Tensor, name: str) -> Tensor:
-    """What looks past the operand's edge is one value."""
+    """Elements read beyond the operand's edge replaced by one value."""
     dtype = result.dtype
     value = to_dtype(np.array(attrs.extrapolation_value), dtype.numpy)
     outside = {step.axis: _beyond(attrs, step, f"{name}_outside{step.axis}") for step in steps}

@@ -132,7 +132,7 @@ COORDINATES: dict[str, Callable[[AxisResize, Term], Term]] = {
 
 
 def coordinate(attrs: Any, step: AxisResize, index: Term) -> Term:
-    """Where in the operand an element of the result looks."""
+    """The coordinate in the operand that an index of the result maps to."""
     return COORDINATES[attrs.coordinate_transformation_mode](step, cast(_SINGLE, index))
 
 
@@ -226,7 +226,7 @@ def _cubic(far: Term, alpha: float, wide: DType) -> Term:
 
 
 def is_outside(attrs: Any, step: AxisResize, index: Term) -> Term:
-    """Whether an element of the result looks past the operand's edge."""
+    """Whether an index of the result maps beyond the operand's edge."""
     x = coordinate(attrs, step, index)
     return (x < 0.0) | (x > cast(_SINGLE, step.before - 1.0))
 
@@ -251,7 +251,7 @@ def nearest_table(attrs: Any, step: AxisResize) -> Array:
 
 
 def outside_table(attrs: Any, step: AxisResize) -> Array:
-    """Per index of the result, whether it looks past the operand's edge."""
+    """Per index of the result, whether it maps beyond the operand's edge."""
     assert isinstance(step.resized, int)
     return _tabulated(lambda index: is_outside(attrs, step, index), step.resized)
 

@@ -86,12 +86,12 @@ def require_same_dim(first: AnyDim, second: AnyDim, what: str) -> None:
 
 
 def spreads(dim: AnyDim, expected: AnyDim) -> bool:
-    """Whether an extent may be 1 or the one that is wanted."""
+    """Whether an extent may broadcast to another: be 1 or equal."""
     return dim == 1 or not provably_different((dim - 1) * (dim - expected), 0)
 
 
 def with_extent(data: TensorType, axis: int, extent: AnyDim, what: str) -> TensorType:
-    """The type with this extent along an axis, where that says more; a contradiction is refused."""
+    """The type refined by the extent of an axis; a contradiction is refused."""
     if data.shape is None:
         return data
     axis = normalize_axis(axis, len(data.shape))
@@ -164,7 +164,7 @@ def symbolic_by(function: Callable[..., Any]) -> SymbolicRule:
 
 
 def described(function: Callable[..., Any]) -> dict[str, Any]:
-    """Fields of `Op` that the function an operator is defined by tells.
+    """The fields of `Op` that follow from the function that defines an operator.
 
     The class of the attributes is the annotation of its first parameter; the first paragraph of its
     docstring is the summary."""

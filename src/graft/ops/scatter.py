@@ -170,7 +170,7 @@ def _tensor_scatter_type(
 def _tensor_scatter(
     attrs: TensorScatterAttrs, data: Array, update: Array, start: Array | None
 ) -> Array:
-    """A copy with updates written from given positions of an axis on, as caches are."""
+    """A copy with updates written along an axis from an index per batch on, as caches are."""
     axis = attrs.axis % data.ndim
     extent, count = data.shape[axis], update.shape[axis]
     _check_shape(update, (*data.shape[:axis], count, *data.shape[axis + 1 :]))

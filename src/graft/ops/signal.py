@@ -47,7 +47,7 @@ class DftAttrs(Attrs):
 
 
 def _length(attribute: Dim | None, operand: TensorType | None, default: AnyDim) -> AnyDim:
-    """An extent given as an attribute or an operand, or else the default."""
+    """An extent: an attribute, an operand, or else the default."""
     if attribute is not None:
         return attribute
     if operand is None:
@@ -96,7 +96,7 @@ def _default_length(attrs: DftAttrs, extent: AnyDim) -> AnyDim:
 
 
 def _numbers(data: Array) -> Array:
-    """Real or complex numbers from what stands along the last axis."""
+    """Real or complex numbers from the last axis, which holds their parts."""
     wide = data.astype(np.float64 if data.dtype == np.float64 else np.float32, copy=False)
     if data.shape[-1] == 1:
         return wide[..., 0]
@@ -284,7 +284,7 @@ _WIDE = DType.FLOAT64
 
 
 def _length_term(operand: Tensor | None, default: AnyDim) -> Term:
-    """A length that an operand tells, or else an extent."""
+    """A length: the operand, or else an extent."""
     if operand is None:
         return term(default)
     return cast(INDEX, te.read(operand, [0] * len(operand.shape)))
@@ -301,7 +301,7 @@ def _factor(turn: tuple[Term, Term], length: Term, inverse: bool, parts: tuple[T
 
 
 def _factors(samples: int, frequencies: int, length: int, inverse: bool) -> Any:
-    """The same as numbers [samples, frequencies, given part, wanted part]."""
+    """The same as numbers [samples, frequencies, part of the sample, part of the result]."""
     turns = np.outer(np.arange(samples), np.arange(frequencies)) % length
     angles = turns * (2 * np.pi / length)
     cosine, sine = np.cos(angles), np.sin(angles) * (1 if inverse else -1)

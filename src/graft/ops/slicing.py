@@ -237,7 +237,7 @@ def listed(attribute: Any, operand: Tensor | None) -> list[Term]:
 
 
 def of_axis(axis: int, rank: int, axes: list[Term], entries: list[Term], default: int) -> Term:
-    """The entry that speaks of an axis; without a list of axes they come in order."""
+    """The entry for an axis; without a list of axes they come in order."""
     if not axes:
         return entries[axis] if axis < len(entries) else term(default)
     result = term(default)

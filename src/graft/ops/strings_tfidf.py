@@ -159,7 +159,7 @@ def _tfidf(attrs: TfIdfAttrs, data: Array) -> Array:
 
 @te.expresses("nlp.tfidf")
 def _express_tfidf(attrs: TfIdfAttrs, out: te.Out, data: Tensor) -> te.Results:
-    """How often each n-gram stands in a row, then what that adds to the columns."""
+    """Count each n-gram in a row, then add the counts to the columns."""
     shape = out.shape
     if data.dtype is DType.STRING:
         return te.Unexpressed("machine code has no strings")
@@ -184,7 +184,7 @@ def _express_tfidf(attrs: TfIdfAttrs, out: te.Out, data: Tensor) -> te.Results:
 
 
 def _counts(attrs: TfIdfAttrs, data: Tensor, name: str) -> Tensor:
-    """How often each n-gram stands in a row, its words next to each other or some apart."""
+    """Occurrences of each n-gram in a row, its words adjacent or some apart."""
     grams = grams_of(attrs)
     longest, words = max(map(len, grams)), te.sizes(data)[-1]
     padded = [[*gram, *[0] * (longest - len(gram))] for gram in grams]

@@ -40,7 +40,7 @@ class RoiAlignAttrs(Attrs):
 
 
 def _known(dim: AnyDim, other: AnyDim) -> AnyDim:
-    """Whichever of two equal extents says more."""
+    """The more specific of two equal extents."""
     return other if dim is UNKNOWN or isinstance(other, int) else dim
 
 
@@ -315,7 +315,7 @@ def _roi_pool_type(attrs: RoiPoolAttrs, data: TensorType, rois: TensorType) -> T
 def _roi_pool_work(
     _attrs: RoiPoolAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
 ) -> Work:
-    """At most every element of the image per region: how large regions are only data tell."""
+    """Every element of the image per region, an upper bound: their sizes depend on data."""
     data, rois = ins[0], ins[1]
     if data.shape is None or rois.shape is None:
         return Work(0, UNKNOWN, traffic(ins, outs))

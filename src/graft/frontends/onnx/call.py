@@ -32,7 +32,7 @@ _REQUIRED = object()
 
 @dataclass(frozen=True)
 class Call:
-    """A node, its operands (None where left out) and the scope it stands in."""
+    """A node, its operands (None where left out) and its scope."""
 
     node: onnx.NodeProto
     inputs: tuple[Value | None, ...]
@@ -56,7 +56,7 @@ class Call:
         return position < len(self.node.output) and self.node.output[position] != ""
 
     def has(self, name: str) -> bool:
-        """Whether the attribute is given."""
+        """Whether the node has the attribute."""
         return any(attribute.name == name for attribute in self.node.attribute)
 
     def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
@@ -92,7 +92,7 @@ class Call:
         return value
 
     def float(self, name: str, default: Any = _REQUIRED) -> builtins.float:
-        """A number; ONNX's are float32, so a default is rounded to that as if it were given."""
+        """A number. Defaults are rounded to float32, which ONNX stores."""
         if isinstance(default, builtins.float):
             default = builtins.float(np.float32(default))
         value: builtins.float = _typed(
@@ -137,7 +137,7 @@ class Call:
             return self.constant(np.array(number).astype(numpy))
 
     def known(self, value: Value | None) -> Array | None:
-        """A small operand's value where import can tell; may hold symbolic dims."""
+        """A small operand's value if it is known at import; may hold symbolic dims."""
         return self.scope.builder.knowledge.known(value)
 
     def concrete(self, value: Value | None) -> Array | None:

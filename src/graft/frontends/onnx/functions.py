@@ -252,7 +252,7 @@ def check_against_schema(
 def _with_typed_attributes(
     node: onnx.NodeProto, schema: onnx.defs.OpSchema, leniency: Leniency, place: Place
 ) -> onnx.NodeProto:
-    """Refuse attributes of other types than the schema's; a constant is what its type says."""
+    """Refuse attributes of other types than the schema's, except a Constant's, which is renamed."""
     known: Mapping[str, Any] = schema.attributes
     kinds = {name: int(attribute.type.value) for name, attribute in known.items()}
     for attribute in node.attribute:

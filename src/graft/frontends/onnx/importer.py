@@ -44,7 +44,7 @@ def import_model(
 
 
 def import_source(source: Source, stacklevel: int = 1) -> Graph:
-    """Import a model that has been read; it says itself how strictly."""
+    """Import a model that has been read, as strictly as its `leniency` is."""
     try:
         return _imported(source)
     finally:  # also where it fails: what was put up with may be the reason
@@ -102,7 +102,7 @@ def _declare_inputs(scope: Scope, builder: Builder, source: Source) -> None:
 
 
 def _in_symbols(dim: AnyDim, symbols: Collection[str]) -> AnyDim:
-    """A dim, or what its name says if that is arithmetic on others: "past + length" is their sum.
+    """A dim, or its name parsed as arithmetic on other symbols: "past + length" is their sum.
 
     Exporters write such names for extents that they know; as symbols of their own, they would be
     different from the sums that are computed.

@@ -70,7 +70,7 @@ def _without_flags(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def _aligned(node: onnx.NodeProto, operands: Operands, builder: Builder) -> Operands:
-    """The second operand stretched so that its first axis stands under `axis` of the first one."""
+    """The second operand with trailing axes, so that its first axis aligns with `axis`."""
     axis = next((a.i for a in node.attribute if a.name == "axis"), None)
     first, second = (*operands, None, None)[:2]
     if axis is None or first is None or second is None:

@@ -27,7 +27,7 @@ class Leniency:
         noted[error.place or Place()] = None
 
     def warn(self, stacklevel: int) -> None:
-        """Tell what was put up with since the last time."""
+        """Warn of the mistakes that were tolerated since the last call."""
         for message, places in self.places.items():
             first, *others = places
             more = f", and {len(others)} more" if others else ""

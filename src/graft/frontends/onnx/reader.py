@@ -67,7 +67,7 @@ class Source:
     leniency: Leniency = field(default_factory=Leniency)
 
     def initializers(self) -> Iterator[tuple[str, Array]]:
-        """The main graph's initialisers, each made when its turn comes; the latest one counts."""
+        """Yield the main graph's initialisers, decoded lazily; the last of a name counts."""
         seen: set[str] = set()
         for tensor in self.model.graph.initializer:
             yield self._new(tensor.name, seen), self.weights.array(tensor)

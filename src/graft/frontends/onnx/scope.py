@@ -51,7 +51,7 @@ MAX_DEPTH = 48
 
 @dataclass(frozen=True)
 class Body:
-    """An imported nested graph and the outer values that its last inputs stand for."""
+    """An imported nested graph and the outer values that its last inputs capture."""
 
     graph: Graph
     captures: tuple[Value, ...]
@@ -203,7 +203,7 @@ class Scope:
     def lower_call(
         self, node: onnx.NodeProto, operands: tuple[Value | None, ...], place: Place
     ) -> tuple[Value, ...]:
-        """Lower one node on given operands."""
+        """Lower one node on these operands."""
         self.builder.place = place
         domain = plain_domain(node.domain)
         leniency = self.source.leniency
@@ -269,7 +269,7 @@ class Scope:
         return replace(self, path=path, **{**levels, **tables, **changes})
 
     def body(self, proto: onnx.GraphProto, inputs: Sequence[tuple[str, Type]], name: str) -> Body:
-        """Import a nested graph whose formal inputs have the given types."""
+        """Import a nested graph whose formal inputs have these types."""
         builder = Builder(proto.name or name, self.builder.symbols)
         inner = self._nested(proto, name, builder)
         for formal, type_ in inputs:

@@ -153,7 +153,7 @@ def _filled(
     seeded: Mapping[str, SeededWeight],
     store: _Store,
 ) -> onnx.ModelProto:
-    """A copy of the model for each of whose large weights `store` has found a place."""
+    """A copy of the model with every large weight stored by `store`."""
     filled = onnx.ModelProto()
     filled.CopyFrom(model)
     for tensor in _external_tensors(filled):

@@ -33,7 +33,7 @@ def dtype_to_onnx(dtype: DType) -> int:
 
 
 def type_from_onnx(proto: onnx.TypeProto) -> Type:
-    """A Graft type; extents that are not given are `UNKNOWN`."""
+    """A Graft type; missing extents are `UNKNOWN`."""
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
         return _tensor(proto.tensor_type)
@@ -51,7 +51,7 @@ def type_from_onnx(proto: onnx.TypeProto) -> Type:
 
 
 def contradiction(proto: onnx.TypeProto, type_: Type) -> str:
-    """What a declaration says that is not true of the type; empty where there is nothing.
+    """How a declaration contradicts the type; empty if it does not.
 
     Only the kind, the dtype and the rank count: extents in files are often out of date. A rank
     counts where an extent is a number; exporters that lose track of a shape in a branch declare one
@@ -72,7 +72,7 @@ def contradiction(proto: onnx.TypeProto, type_: Type) -> str:
 
 
 def _per_element(dim: AnyDim) -> AnyDim:
-    """Elements of a sequence differ in shape, so no symbol can stand for an extent of theirs."""
+    """The extent of every element of a sequence: elements differ, so no symbol can be one."""
     return dim if isinstance(dim, int) else UNKNOWN
 
 

@@ -40,7 +40,7 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What a tensor says about itself, checked."""
+    """A tensor's validated dtype and shape."""
 
     label: str
     dtype: DType
@@ -267,12 +267,12 @@ def is_external(tensor: TensorProto) -> bool:
 
 
 def map_file(path: Path) -> Buffer:
-    """A regular file's bytes, mapped; an OSError says what is wrong with any other."""
+    """A regular file's bytes, memory-mapped; other files raise an OSError with the reason."""
     return _mapped(os.open(path, _READING))
 
 
 def _map_below(folder: Path, path: Path) -> Buffer:
-    """The same for a file below a folder, on a path that has been found to have no links.
+    """The same for a file below a folder, on a path that was checked to have no links.
 
     One that somebody puts there since then is not followed: it may lead anywhere.
     """
@@ -328,7 +328,7 @@ def _unpacked(packed: Array, header: _Header) -> Array:
 
 
 def _aligned_copy(span: _Span, dtype: DType) -> Array:
-    """The elements copied piece by piece, so that no large part is in memory twice."""
+    """The elements copied in chunks, so that no large part is in memory twice."""
     copy = np.empty(span.length, np.uint8)
     source = np.frombuffer(span.buffer, np.uint8, span.length, span.offset)
     for start in range(0, span.length, _COPIED_AT_ONCE):

@@ -52,7 +52,7 @@ def _if(call: Call) -> tuple[Value, ...]:
 
 
 class _Widening:
-    """Finds types that hold in every turn of a loop; an extent that changes gets a symbol."""
+    """Widens types until they hold in every iteration; an extent that changes gets a symbol."""
 
     def __init__(self, symbols: FreshSymbols) -> None:
         self._symbols = symbols
@@ -81,7 +81,7 @@ class _Widening:
 def _steady_body(
     call: Call, types: Sequence[Type], carried: int, first_in: int, first_out: int
 ) -> Body:
-    """Import the body so that the types of its carried inputs hold in every turn.
+    """Import the body so that the types of its carried inputs hold in every iteration.
 
     Carried values come in from position `first_in` and go out from position `first_out` on.
     """
@@ -116,7 +116,7 @@ def _single_type(info: onnx.ValueInfoProto, dtype: DType) -> TensorType:
 def _with_element_types(
     call: Call, proto: onnx.GraphProto, flags: Sequence[Type], initial: list[Value]
 ) -> list[Value]:
-    """The initial values; empty sequences are told the type of what the body will put into them.
+    """The initial values; empty sequences get the element type that the body inserts.
 
     Without that, appending to an empty sequence would give elements of which nothing is known.
     """

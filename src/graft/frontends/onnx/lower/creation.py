@@ -92,7 +92,7 @@ def _float_range(call: Call, start: Value, limit: Value, delta: Value) -> Value:
 
 
 def _integer_behind(call: Call, value: Value) -> Value | None:
-    """The extent or integer that a float stands for, so that what it counts has a size.
+    """The integer that a float was cast from, so that the range has a known extent.
 
     Exporters write `Range(0.0, Cast(size), 1.0)`.
     """
@@ -108,7 +108,7 @@ def _integer_behind(call: Call, value: Value) -> Value | None:
 
 
 def _known_count(call: Call, *operands: Value) -> int | None:
-    """How many numbers a range of floats has, where import can tell."""
+    """The length of a range of floats if it is known at import."""
     known = [call.concrete(value) for value in operands]
     if any(array is None or array.size != 1 for array in known):
         return None

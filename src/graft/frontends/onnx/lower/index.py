@@ -34,7 +34,7 @@ lowers_to("Unique", "unique", "axis sorted")
 
 @lowers("Compress")
 def _compress(call: Call) -> Value:
-    """What stands where the condition holds: positions first, then a gather."""
+    """Elements where the condition holds: their positions, then a gather."""
     data = call.input(0)
     axis = call.attribute("axis", None)
     if axis is None:

@@ -104,7 +104,7 @@ def per_row(call: Call, parameter: Value) -> Value:
 
 
 def centred(call: Call, value: Value, zero_point: Value | None, dtype: DType) -> Value:
-    """What a quantised value stands for, but for the scale; no difference overflows."""
+    """A quantised value less its zero point, in a dtype in which no difference overflows."""
     wide = cast_to(call, value, dtype)
     if zero_point is None:
         return wide

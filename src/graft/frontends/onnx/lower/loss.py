@@ -24,7 +24,7 @@ def _softmax_cross_entropy(call: Call) -> tuple[Value, Value]:
 
 
 def _loss(call: Call, likelihood: Value) -> Value:
-    """What the logarithms of likelihood lack of zero at the labels, reduced as asked for."""
+    """The negative log likelihood at the labels, reduced as the node specifies."""
     labels, weights, is_ignored = call.input(1), call.optional(2), None
     _check_labels(call, likelihood, labels)
     if call.has("ignore_index"):

@@ -18,7 +18,7 @@ ML = "ai.onnx.ml"
 
 
 def one_of(call: Call, names: tuple[str, ...]) -> str:
-    """The one attribute of these that is given and not empty."""
+    """The only one of these attributes that the node has and that is not empty."""
     given = [name for name in names if call.has(name) and call.attribute(name) != ()]
     if len(given) != 1:
         have = " and ".join(given) or "none"
@@ -27,7 +27,7 @@ def one_of(call: Call, names: tuple[str, ...]) -> str:
 
 
 def labels_of(call: Call, names: tuple[str, ...]) -> Array:
-    """The list of integers, numbers or strings that is given under one of the names."""
+    """The list of integers, numbers or strings that is the only one of these attributes."""
     name = one_of(call, names)
     if name.endswith("tensor"):
         return call.tensor(name).reshape(-1)
@@ -167,7 +167,7 @@ def _default(call: Call, values: Array) -> Array:
 
 
 def _between(call: Call, integers: Array, strings: Array) -> Value:
-    """A mapping between integers and strings, in the direction that the input's dtype says."""
+    """A mapping between integers and strings, from the input's dtype to the other."""
     data = call.input(0)
     if len(integers) != len(strings):
         call.fail(f"there are {len(integers)} integers but {len(strings)} strings")

@@ -51,7 +51,7 @@ def _same_length(call: Call, **lists: Array) -> None:
 
 
 def _positions(call: Call, keys: Array, expected: Array, what: str) -> Array:
-    """Where each wanted pair (tree, node) stands among the pairs; all of them have to."""
+    """The index of each pair (tree, node) among the keys; a missing one is an error."""
     places = {key: at for at, key in enumerate(map(tuple, keys.tolist()))}
     if len(places) < len(keys):
         call.fail("a tree has two nodes of one number")

@@ -187,7 +187,7 @@ def _per_channel(call: Call, x: Value, parameter: Value, groups: int) -> Value:
 
 @lowers("MeanVarianceNormalization")
 def _mean_variance_normalization(call: Call) -> Value:
-    """Until opset 9 it was experimental, and said otherwise what is normalised."""
+    """Until opset 9 it was experimental, with other attributes for what is normalised."""
     x, axes = call.input(0), call.ints("axes", (0, 2, 3))
     if call.opset < 9 and call.int("across_channels", 0):
         axes = (0, 1, 2, 3)

@@ -27,7 +27,7 @@ def _quantize_linear(call: Call) -> Value:
 
 @lowers("DynamicQuantizeLinear")
 def _dynamic_quantize_linear(call: Call) -> tuple[Value, ...]:
-    """The range is that of the data and zero; a range of nothing but zero gets the scale 1."""
+    """The range includes zero; an empty range gets the scale 1."""
     x = call.input(0)
     zero, one, levels = (call.scalar(number, x) for number in (0, 1, 255))
     low = call.op("minimum", call.op("min", x), zero)

@@ -27,7 +27,7 @@ class _Reduction:
     idle: bool  # reduces along no axis at all
 
     def __call__(self, name: str, data: Value, keepdims: bool | None = None) -> Value:
-        """Emit a reduction along the axes; it keeps dims as the node says unless told."""
+        """Emit a reduction along the axes; `keepdims` overrides the node's."""
         if self.idle:
             return data
         keep = self.keepdims if keepdims is None else keepdims
@@ -39,7 +39,7 @@ class _Reduction:
 
 
 def _keepdims(call: Call) -> bool:
-    """Whether reduced dims stay as 1: only if it says 1, as in ONNX's shape inference."""
+    """Whether reduced dims stay as 1: only if `keepdims` is 1, as in ONNX's shape inference."""
     return call.int("keepdims", 1) == 1
 
 
@@ -88,7 +88,7 @@ lowers("ReduceSumSquare")(_sum_of_squares)
 
 
 def _in_floats(call: Call, data: Value, compute: Callable[[Value], Value]) -> Value:
-    """Integers take a way through float64 where the formula has roots or logarithms."""
+    """Compute roots and logarithms of integers in float64."""
     if data.dtype.is_float:
         return compute(data)
     result = compute(call.op("cast", data, dtype=DType.FLOAT64))

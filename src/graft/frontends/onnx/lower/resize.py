@@ -57,7 +57,7 @@ def _as_before_opset_11(call: Call, factors: dict[str, object]) -> Value:
 
 
 def _extents(call: Call) -> tuple[Value | None, Value | None]:
-    """The scales or the sizes: an empty tensor stands for the one that is not given."""
+    """The scales or the sizes: an empty tensor counts as absent."""
     scales, sizes = call.optional(2), call.optional(3)
     if scales is None or sizes is None:
         return scales, sizes

@@ -48,7 +48,7 @@ class Window:
 
 
 def spatial_rank(call: Call, *values: Value) -> int:
-    """The number of spatial axes, from whichever operand or attribute tells it."""
+    """The number of spatial axes, from the first operand of known rank or the kernel's shape."""
     ranks = [len(value.shape) - 2 for value in values if value.shape is not None]
     if not ranks and call.ints("kernel_shape", ()):
         ranks = [len(call.ints("kernel_shape"))]
@@ -59,7 +59,7 @@ def spatial_rank(call: Call, *values: Value) -> int:
 
 
 def window_of(call: Call, data: Value, weight: Value | None = None) -> Window:
-    """The window of a node, with the padding where import can tell it."""
+    """The window of a node, with the padding if it is known at import."""
     bare = window_without_padding(call, data, weight)
     padding = _padding(call, data, bare)
     return replace(bare, padding=padding) if _bound(call, padding) else bare
@@ -134,7 +134,7 @@ def _bound(call: Call, dims: Sequence[AnyDim]) -> bool:
 
 
 def padded_at_run_time(call: Call, data: Value, window: Window, fill: Any = 0) -> Value:
-    """The data, padded as `auto_pad` asks where `window` could not say how much that is."""
+    """The data, padded at run time where `auto_pad` depends on extents that are data."""
     if window.padding is not None:
         return data
     reaches = (window.span(axis) for axis in range(window.rank))

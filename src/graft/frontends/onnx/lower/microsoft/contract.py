@@ -90,13 +90,13 @@ def _all(results: Value | tuple[Value | None, ...]) -> tuple[Value, ...]:
 
 
 def refuse_attribute(call: Call, name: str, neutral: Any, hint: str = "") -> None:
-    """Refuse an attribute that asks for more than is served."""
+    """Refuse an attribute with another value than the neutral one."""
     value = call.attribute(name, neutral)
     if value != neutral:
         call.unsupported(f"{call.node.op_type} with {name}={value} is not supported", hint)
 
 
 def refuse_operand(call: Call, position: int, name: str) -> None:
-    """Refuse an operand that asks for more than is served."""
+    """Refuse an operand that is not supported."""
     if call.optional(position) is not None:
         call.unsupported(f"{call.node.op_type} with the operand '{name}' is not supported")

@@ -23,7 +23,7 @@ from graft.ir.graph import Value
     "interleaved is_packed_batching num_heads rotary_embedding_dim scale",
 )
 def _rotary_embedding(call: Call) -> Value:
-    """Positions are given one by one, or as the first of them."""
+    """Positions are all listed, or only the first of them."""
     refuse_attribute(call, "is_packed_batching", 0)
     refuse_attribute(call, "scale", 1.0)
     x, positions = call.input(0), call.input(1)

@@ -18,7 +18,7 @@ def scaled_product(
     a: tuple[Value, Value, Value | None],
     b: tuple[Value, Value, Value | None],
 ) -> Value:
-    """The product of what two quantised tensors stand for; each is data, scale, zero point."""
+    """The real product of two quantised tensors; each is data, scale, zero point."""
     sums = integer_matmul(call, (a[0], a[2]), (b[0], b[2]))
     scale = call.op("multiply", a[1], b[1])
     return call.op("multiply", cast_to(call, sums, scale.dtype), scale)

@@ -38,7 +38,7 @@ def _sum_with_skip(call: Call, bias: Value | None) -> Value:
 
 
 def _results(call: Call, result: Value, total: Value, centred: bool) -> tuple[Value | None, ...]:
-    """The result, the statistics where they are wanted, and the sum that was normalised."""
+    """The result, the statistics if the node names them, and the sum that was normalised."""
     if not (call.has_output(1) or call.has_output(2)):
         return result, None, None, total
     return result, *statistics(call, total, -1, call.float("epsilon", _SMALL), centred), total

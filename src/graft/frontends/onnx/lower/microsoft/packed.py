@@ -29,7 +29,7 @@ _BITS = (2, 4, 8)
     "K N accuracy_level bits block_size weight_prepacked",
 )
 def _matmul_nbits(call: Call) -> Value:
-    """`accuracy_level` allows less accuracy, and asks for none."""
+    """`accuracy_level` permits less accuracy and requires none: it is ignored."""
     refuse_operand(call, 4, "g_idx")
     refuse_attribute(call, "weight_prepacked", 0)
     x, bits, block = call.input(0), call.int("bits", 4), call.int("block_size")

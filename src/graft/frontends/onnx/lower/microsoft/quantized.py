@@ -20,7 +20,7 @@ from graft.ir.graph import Value
 
 
 def real(call: Call, position: int) -> Value:
-    """What the quantised operand stands for; its scale and zero point are the next two."""
+    """A quantised operand dequantised; its scale and zero point are the next two operands."""
     data, scale = call.input(position), call.input(position + 1)
     return call.op("qnn.dequantize", data, scale, call.optional(position + 2))
 
@@ -115,7 +115,7 @@ def _qlinear_conv(call: Call) -> Value:
     "activation_alpha activation_beta activations clip direction hidden_size input_forget",
 )
 def _dynamic_quantize_lstm(call: Call) -> tuple[Value, ...]:
-    """An LSTM on what quantised data and weights stand for.
+    """An LSTM on dequantised data and weights.
 
     ONNX Runtime also quantises the state from step to step, in portions that depend on how many
     threads it has; that is a way to compute, not a meaning, and is left out.
