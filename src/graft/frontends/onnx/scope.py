@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from itertools import zip_longest
 from typing import Any
 
@@ -371,25 +372,12 @@ def in_order(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.Node
     ]
     if all(not earlier or earlier[-1] < i for i, earlier in enumerate(before)):
         return nodes
-    waiting = [len(earlier) for earlier in before]
-    followers: list[list[int]] = [[] for _ in before]
-    for i, earlier in enumerate(before):
-        for j in earlier:
-            followers[j].append(i)
-    ready = [i for i, count in enumerate(waiting) if count == 0]
-    order: list[int] = []
-    while ready:
-        i = ready.pop()
-        order.append(i)
-        for j in followers[i]:
-            waiting[j] -= 1
-            if waiting[j] == 0:
-                ready.append(j)
-    if len(order) < len(before):
-        stuck = next(node for i, node in enumerate(nodes) if waiting[i])
-        place = Place(source, stuck.name or stuck.output[0], stuck.op_type)
-        raise ModelError("the nodes form a cycle", place)
-    return [nodes[i] for i in order]
+    try:
+        return [nodes[i] for i in TopologicalSorter(dict(enumerate(before))).static_order()]
+    except CycleError as error:
+        first = nodes[min(error.args[1])]
+        place = Place(source, first.name or first.output[0], first.op_type)
+        raise ModelError("the nodes form a cycle", place) from None
 
 
 def reads(node: onnx.NodeProto) -> set[str]:

@@ -23,7 +23,7 @@ import onnx
 from graft.base.dtypes import Array
 from graft.base.errors import ModelError, Place, UserError
 from graft.frontends.onnx.weights import MOST_DIMENSIONS, MOST_ELEMENTS, Weights, is_external
-from graft.frontends.onnx.wire import external_reference, messages_in
+from graft.frontends.onnx.wire import external_reference, nested_messages
 
 METADATA_KEY = "seeded_weights"
 
@@ -142,7 +142,7 @@ def _is_float32(value: object) -> TypeGuard[float]:
 
 
 def _external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    for message in messages_in(model):
+    for message, _ in nested_messages(model):
         if isinstance(message, onnx.TensorProto) and is_external(message):
             yield message
 

@@ -71,13 +71,8 @@ def cut_out_payloads(data: memoryview, location: str) -> Piece:
     return data if pieces is None else b"".join(pieces)
 
 
-def messages_in(message: Any) -> Iterator[Any]:
-    """The message and all messages inside it; a tensor's own fields are not looked at."""
-    return (inner for inner, _ in nested_messages(message))
-
-
 def nested_messages(message: Any) -> Iterator[tuple[Any, int]]:
-    """As `messages_in`, each with how many messages it is inside of."""
+    """The message and all messages inside it, each with its depth; not the fields of tensors."""
     waiting = [(message, 0)]
     while waiting:
         current, depth = waiting.pop()
