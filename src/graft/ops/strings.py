@@ -18,8 +18,7 @@ from graft.ir.attrs import Attrs, Strings
 from graft.ir.op import Kind
 from graft.ir.types import TensorType
 from graft.ops.rules import STRINGS, broadcast_type, operator, require
-from graft.ops.strings_automaton import Automaton
-from graft.ops.strings_re2 import compile_re2
+from graft.ops.strings_re2 import Automaton, compile_re2
 
 
 @operator("string.concat", "lhs rhs", broadcast_type, dtypes=STRINGS, kind=Kind.BROADCAST)
