@@ -29,7 +29,7 @@ from graft.frontends.onnx.reader import Source
 from graft.frontends.onnx.registry import LOWERINGS, key
 from graft.frontends.onnx.scope import in_order
 from graft.frontends.onnx.types import dtype_from_onnx
-from graft.frontends.onnx.wire import messages_in
+from graft.frontends.onnx.wire import nested_messages
 from graft.ir.graph import Graph
 from graft.ops.indexed import index_limits
 
@@ -54,7 +54,9 @@ class Obstacle:
 
 def operators(model: onnx.ModelProto) -> Counter[str]:
     """How often each operator occurs, in nested graphs and local functions too."""
-    nodes = (message for message in messages_in(model) if isinstance(message, onnx.NodeProto))
+    nodes = (
+        message for message, _ in nested_messages(model) if isinstance(message, onnx.NodeProto)
+    )
     return Counter(key(node.domain, node.op_type) for node in nodes)
 
 
@@ -74,7 +76,7 @@ def parameters(source: Source) -> Parameters:
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    for message in messages_in(model):
+    for message, _ in nested_messages(model):
         if isinstance(message, onnx.GraphProto):
             yield from message.initializer
             yield from (sparse.values for sparse in message.sparse_initializer)
