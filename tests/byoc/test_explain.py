@@ -23,13 +23,16 @@ from graft.byoc.explain_words import (
     time_text,
 )
 from graft.byoc.problem import Flow, Option, Problem, Site, accelerator_regions
+from graft.byoc.problem import bill as bill_of
 from graft.byoc.trust import Demotion
 
 
 def test_the_parts_add_up_to_what_is_predicted() -> None:
     found = explained()
     assert sum(backend.seconds for backend in found.backends) == pytest.approx(found.predicted)
-    bill = partitioned().bill()
+    partition = partitioned()
+    choice = partition.choice
+    bill = bill_of(partition.placement.problem, choice.options, choice.stages)
     assert sum(one.execution for one in found.backends) == pytest.approx(bill.execution)
     assert sum(one.transfers for one in found.regions) == pytest.approx(bill.transfers)
     assert sum(one.launch for one in found.regions) == pytest.approx(bill.launches)

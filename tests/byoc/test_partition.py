@@ -23,6 +23,7 @@ from graft.byoc.partition import (
 )
 from graft.byoc.place import HOST_STEP
 from graft.byoc.price import Pricing
+from graft.byoc.problem import repriced
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph
 from graft.rewrite.pattern import is_op, op, wildcard
@@ -232,7 +233,9 @@ def test_a_region_may_be_cheaper_than_its_parts_together(tmp_path: Path) -> None
     assert [len(ops) for _, ops in sites(found)] == [4]
     assert found.plan.predicted < 0.02 < found.plan.alternatives["host-only"]
     assert found.plan.alternatives["greedy"] == pytest.approx(found.plan.predicted)
-    assert found.bill().total == pytest.approx(found.plan.predicted)
+    assert repriced(found.placement.problem, found.choice).seconds == pytest.approx(
+        found.plan.predicted
+    )
 
 
 def test_what_runs_only_in_parts_is_not_planned_whole(tmp_path: Path) -> None:
@@ -253,7 +256,9 @@ def test_regions_are_measured_whole_and_chosen_again(tmp_path: Path) -> None:
     assert region.source == "measured"
     whole = sum(1 for _ in tmp_path.iterdir())
     assert whole == 3  # softmax, log_softmax, and all four together
-    assert found.bill().total == pytest.approx(found.plan.predicted)
+    assert repriced(found.placement.problem, found.choice).seconds == pytest.approx(
+        found.plan.predicted
+    )
 
 
 def test_a_limited_search_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

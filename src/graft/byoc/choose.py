@@ -18,11 +18,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from graft.byoc.greedy import fitted
 from graft.byoc.memory import Peak, in_words, overflows, overfull
 from graft.byoc.memory_cuts import RegionCuts, StageCuts
 from graft.byoc.model import Model
-from graft.byoc.problem import HOST, Choice, Problem, bill, cycle_among
-from graft.byoc.schedule import schedule, schedule_apart
+from graft.byoc.problem import HOST, Choice, Problem, bill, cycle_among, unlimited
+from graft.byoc.schedule import schedule_apart
 
 TIME_LIMIT = 10.0
 _CLOSE = 1e-7  # relative difference that counts as none
@@ -67,7 +68,7 @@ def _solve_sites(problem: Problem, deadline: float, overflow: _Overflow) -> _Res
     """The best sites, in the order that the scheduler finds; the bound holds for any order.
     `overflow` gets the regions that had to be excluded."""
     model = Model(problem, 0)
-    cuts, unlimited = RegionCuts(model), _unlimited(problem)
+    cuts, roomy = RegionCuts(model), unlimited(problem)
     best: Choice | None = None
     bound = -math.inf
     while True:
@@ -80,17 +81,31 @@ def _solve_sites(problem: Problem, deadline: float, overflow: _Overflow) -> _Res
         if circle:
             model.forbid(circle)
         else:
-            stages = schedule_apart(unlimited, options, model.read_splits(solution.values))
+            stages = schedule_apart(roomy, options, model.read_splits(solution.values))
             peaks = [] if stages is None else overflows(problem, options, stages)
             if stages is None or not peaks:
                 return _Result(_cheapest(best, _priced(problem, options, stages)), bound)
-            best = _cheapest(best, _priced(problem, options, schedule(problem, options)))
+            if best is None:
+                best = _spacious(problem, peaks, deadline)
+            best = _cheapest(best, fitted(problem, options))
             excluded = [(peak, stages) for peak in peaks if cuts.add(peak, stages)]
             if not excluded:
                 return _Result(best, bound)
             overflow += excluded
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline or _Result(best, bound).is_proven:
             return _Result(best, bound)
+
+
+def _spacious(problem: Problem, peaks: Sequence[Peak], deadline: float) -> Choice | None:
+    """A choice to begin with: the best whose constants leave as much memory for everything else as
+    the largest region needs at present."""
+    model = Model(problem, 0)
+    for peak in peaks:
+        room = (peak.space.capacity or 0) - (peak.total - peak.constants)
+        if room >= 0:
+            model.limit_constants(peak.space, room)
+    solution = model.programme.solve(deadline - time.monotonic())
+    return fitted(problem, model.read(solution.values)[0]) if solution.values else None
 
 
 def _solve_in_rounds(
@@ -150,17 +165,11 @@ def _solve_stages(
 def _why_none(problem: Problem) -> str:
     """What would be in the memory of a device that is too small, if there were no limits."""
     until = time.monotonic() + _REASON_SECONDS
-    choice = _solve_sites(_unlimited(problem), until, []).choice
+    choice = _solve_sites(unlimited(problem), until, []).choice
     peak = None if choice is None else overfull(problem, choice.options, choice.stages)
     if peak is None:
         return "memory or the time limit is too small"
     return f"memory is too small; without limits it would hold {in_words(problem, peak)}"
-
-
-def _unlimited(problem: Problem) -> Problem:
-    """The problem with memory for everything."""
-    sites = tuple(replace(site, capacity=None) for site in problem.sites)
-    return replace(problem, sites=sites)
 
 
 def _cheapest(*choices: Choice | None) -> Choice | None:
@@ -181,7 +190,7 @@ def _is_eligible(problem: Problem, node: int) -> bool:
 
 def _bound_without_launches(problem: Problem, deadline: float) -> float:
     """A bound: what a cover and its transfers cost if regions were for nothing."""
-    sites = tuple(replace(site, launch=0.0) for site in _unlimited(problem).sites)
+    sites = tuple(replace(site, launch=0.0) for site in unlimited(problem).sites)
     return max(0.0, _solve_sites(replace(problem, sites=sites), deadline, []).bound)
 
 

@@ -143,17 +143,11 @@ def _whole_regions(
     problem: Problem, choice: Choice, here: Sequence[int]
 ) -> Iterator[tuple[float, _Move]]:
     """Regions that could go home, by what they save now; the host has to have options for them."""
-    at_home = {node for option in problem.options if option.site == HOST for node in option.nodes}
     away = accelerator_regions(problem, choice).values()
-    cheapest = [math.inf] * problem.nodes
-    for option in problem.options:
-        if option.site == HOST:
-            for node in option.nodes:
-                cheapest[node] = min(cheapest[node], option.seconds / len(option.nodes))
     share = _shares(problem, choice)
     for number, nodes in enumerate(away):
-        if len(nodes) > 1 and at_home.issuperset(nodes):
-            price = sum(cheapest[node] - share[node] for node in nodes)
+        price = sum(problem.host_seconds[node] - share[node] for node in nodes)
+        if len(nodes) > 1 and math.isfinite(price):
             yield price, (f"{problem.sites[here[nodes[0]]].name}_{number}", nodes, HOST)
 
 

@@ -7,12 +7,15 @@ that alone are too large for a device's memory, or that would wait for each othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from graft.byoc.memory import overfull, region_bytes
-from graft.byoc.problem import HOST, Choice, Problem, bill, cycle_among, site_of
+from graft.byoc.memory import Peak, overfull, region_bytes
+from graft.byoc.problem import HOST, Choice, Problem, bill, cycle_among, site_of, unlimited
 from graft.byoc.schedule import schedule
+
+_MOST_REPAIRS = 50
 
 
 def host_only(problem: Problem) -> Choice | None:
@@ -30,24 +33,46 @@ def greedy(problem: Problem) -> Choice | None:
     options = _covered(problem, {}, order)
     if options is None:
         return None
-    return _staged(problem, options, "greedy") or _less(problem, options)
+    return fitted(problem, options, "greedy")
 
 
-def _less(problem: Problem, options: Sequence[int]) -> Choice | None:
-    """The first part of what accelerators were to run, as much as their memory has room for."""
-    away = [number for number in options if problem.options[number].site != HOST]
-    best: Choice | None = None
-    fits, too_many = 0, len(away)
-    while fits < too_many:
-        middle = (fits + too_many) // 2
-        kept = {node: o for o in away[:middle] for node in problem.options[o].nodes}
-        part = _covered(problem, kept, [HOST])
-        found = None if part is None else _staged(problem, part, "greedy")
-        if found is None:
-            too_many = middle
-        else:
-            best, fits = found, middle + 1
-    return best
+def fitted(problem: Problem, options: tuple[int, ...], method: str = "") -> Choice | None:
+    """The choice of these options, in an order with few launches. While a device's memory is too
+    small, those of its options go back to the host that save least for the bytes they hold."""
+    for _ in range(_MOST_REPAIRS):
+        stages = schedule(problem, options) or schedule(unlimited(problem), options)
+        if stages is None:
+            return None
+        peak = overfull(problem, options, stages)
+        if peak is None:
+            return _priced(problem, options, stages, method)
+        dropped = set(_least_valuable(problem, options, peak))
+        away = [o for o in options if problem.options[o].site != HOST and o not in dropped]
+        kept = {node: o for o in away for node in problem.options[o].nodes}
+        rest = _covered(problem, kept, [HOST]) if dropped else None
+        if rest is None:
+            return None
+        options = rest
+    return None
+
+
+def _least_valuable(problem: Problem, options: Sequence[int], peak: Peak) -> Iterator[int]:
+    """Options that together hold as many bytes as a memory lacks."""
+    sizes = {problem.flows[held.flow].producer: held.size for held in peak.values}
+    ranked = []
+    for number in options:
+        option = problem.options[number]
+        if option.site in peak.space.sites:
+            held = problem.held_by(option.nodes) + sum(sizes.get(n, 0) for n in option.nodes)
+            saved = sum(problem.host_seconds[node] for node in option.nodes) - option.seconds
+            if held and math.isfinite(saved):
+                ranked.append((saved / held, number, held))
+    excess = peak.total - (peak.space.capacity or 0)
+    for _, number, held in sorted(ranked):
+        if excess <= 0:
+            return
+        excess -= held
+        yield number
 
 
 def pruned(problem: Problem, start: Choice, keeps: Callable[[Sequence[int]], bool]) -> Choice:

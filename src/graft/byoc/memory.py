@@ -50,7 +50,7 @@ class Peak:
     space: Space
     constants: int
     values: tuple[Held, ...]
-    node: int  # of the region that runs then
+    node: int  # that runs then
     workspace: tuple[int, int, int] | None = None  # an option, its stage, and bytes
 
     @property
@@ -79,19 +79,23 @@ def spaces_of(problem: Problem) -> list[Space]:
 
 def peaks(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> list[Peak]:
     """What each device holds at its fullest under a choice; none for devices without work."""
-    return [max(own, key=lambda peak: peak.total) for own in _all_peaks(problem, options, stages)]
+    views = _views(problem, options, stages)
+    return [max(view.peaks(options), key=lambda peak: peak.total) for view in views]
 
 
 def overflows(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> list[Peak]:
-    """The peak of every region that asks for more memory than its device has."""
-    found = _all_peaks(problem, options, stages)
-    return [peak for own in found for peak in own if not peak.fits]
+    """What devices hold while a node runs, for all nodes at which that is more than they have."""
+    return [
+        peak
+        for view in _views(problem, options, stages)
+        if view.space.capacity is not None
+        for peak in view.each_node(options)
+        if not peak.fits
+    ]
 
 
-def _all_peaks(
-    problem: Problem, options: Sequence[int], stages: Sequence[int]
-) -> Iterator[list[Peak]]:
-    """Per device with work, the peak of each of its regions."""
+def _views(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Iterator[_View]:
+    """A choice as each device with work sees it."""
     sites = [-1] * problem.nodes
     for number in options:
         for node in problem.options[number].nodes:
@@ -101,7 +105,7 @@ def _all_peaks(
             node: problem.sites[site].form for node, site in enumerate(sites) if site in space.sites
         }
         if forms:
-            yield _View(problem, space, forms, stages).peaks(options)
+            yield _View(problem, space, forms, stages)
 
 
 def region_bytes(problem: Problem, options: Sequence[int]) -> int:
@@ -161,29 +165,45 @@ class _View:
                 self.crossing.append((held, Lifetime(size, first, last)))
 
     def peaks(self, options: Sequence[int], with_constants: bool = True) -> list[Peak]:
+        """What is there while each region runs, at its fullest."""
         constants = self.problem.held_by(self.forms) if with_constants else 0
-        return [self.at_stage(stage, options, constants) for stage in self.regions]
+        result = []
+        for stage in self.regions:
+            _, position = fullest(interval for _, interval in self.inside[stage])
+            result.append(self.at(position, stage, constants, self.workspace(stage, options)))
+        return result
 
-    def at_stage(self, stage: int, options: Sequence[int], constants: int) -> Peak:
-        """What is there while a region runs, at its fullest."""
-        _, position = fullest(interval for _, interval in self.inside[stage])
+    def each_node(self, options: Sequence[int]) -> Iterator[Peak]:
+        """What is there while each node runs."""
+        constants = self.problem.held_by(self.forms)
+        workspaces = {stage: self.workspace(stage, options) for stage in self.regions}
+        for node in self.forms:
+            stage = self.stages[node]
+            yield self.at(node, stage, constants, workspaces[stage])
+
+    def at(
+        self, node: int, stage: int, constants: int, workspace: tuple[int, int, int] | None
+    ) -> Peak:
+        """What is there while a node of a region runs."""
         values = [
             Held(held.flow, held.form, stage, held.size)
             for held, interval in self.crossing
             if interval.first <= stage <= interval.last
         ]
         values += [
-            held
-            for held, interval in self.inside[stage]
-            if interval.first <= position <= interval.last
+            held for held, interval in self.inside[stage] if interval.first <= node <= interval.last
         ]
-        own = [o for o in options if self.stages[self.problem.options[o].nodes[0]] == stage]
-        owner = max(own, key=lambda number: self.problem.options[number].workspace)
-        option = self.problem.options[owner]
-        workspace = (owner, stage, option.workspace) if option.workspace else None
-        members = (node for node in self.forms if self.stages[node] == stage)
-        node = position if position in members else option.nodes[0]
         return Peak(self.space, constants, tuple(values), node, workspace)
+
+    def workspace(self, stage: int, options: Sequence[int]) -> tuple[int, int, int] | None:
+        """The largest workspace of a region: its option, the stage, and bytes."""
+        sizes = [
+            (self.problem.options[number].workspace, number)
+            for number in options
+            if self.stages[self.problem.options[number].nodes[0]] == stage
+        ]
+        most, owner = max(sizes)
+        return (owner, stage, most) if most else None
 
 
 def overfull(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Peak | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from graft.byoc.memory import Held, Peak
 from graft.byoc.milp import CONSTANT, Linear, minus, plus, scaled
@@ -37,9 +37,15 @@ class RegionCuts:
         """Cut off a choice in which a region is too large; False where no cut does, since parts of
         the region have nothing to do with each other."""
         region = _Region(self.model, peak, stages)
-        reasons = list(region.reasons())
-        if peak.constants + sum(size for _, size, _ in reasons) <= (peak.space.capacity or 0):
+        # the nearest ones that are too much together: the fewer nodes and edges a row depends on,
+        # the fewer ways there are around it
+        reasons = sorted(region.reasons(), key=lambda reason: len(reason[2]))
+        sizes = accumulate(size for _, size, _ in reasons)
+        room = (peak.space.capacity or 0) - peak.constants
+        count = next((number for number, size in enumerate(sizes, 1) if size > room), 0)
+        if not count:
             return False
+        del reasons[count:]
         own = self.present.setdefault((region.site, peak.node), {})
         programme = self.model.programme
         for key, size, absent in reasons:

@@ -217,6 +217,11 @@ class Model:
                     terms.setdefault(node, []).append(scaled(chosen, size))
         return {node: plus(own) for node, own in terms.items()}
 
+    def limit_constants(self, space: Space, size: int) -> None:
+        """No more than so many bytes of constants in a memory."""
+        share = size / max(space.capacity or 0, 1)
+        self.programme.at_least_zero({CONSTANT: share, self.held[space]: -1.0})
+
     def within(self, space: Space, needed: Linear) -> None:
         """Constants, and what is needed besides, within a memory."""
         share = scaled(needed, 1.0 / max(space.capacity or 0, 1))

@@ -9,6 +9,7 @@ is read in another form is transferred, once per value and form, by way of the h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -105,6 +106,16 @@ class Problem:
             for consumer in flow.consumers
         )
         return tuple(dict.fromkeys(pairs))
+
+    @cached_property
+    def host_seconds(self) -> tuple[float, ...]:
+        """Per node, its share of the cheapest option on the host; infinite where it has none."""
+        result = [math.inf] * self.nodes
+        for option in self.options:
+            if option.site == HOST:
+                for node in option.nodes:
+                    result[node] = min(result[node], option.seconds / len(option.nodes))
+        return tuple(result)
 
     @cached_property
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
@@ -223,6 +234,12 @@ def cycle_among(problem: Problem, options: Sequence[int]) -> tuple[int, ...]:
     while path.count(path[-1]) == 1:
         path.append(next(other for other in sorted(needs[path[-1]]) if other in waiting))
     return tuple(path[path.index(path[-1]) : -1])
+
+
+def unlimited(problem: Problem) -> Problem:
+    """The problem with memory for everything."""
+    sites = tuple(replace(site, capacity=None) for site in problem.sites)
+    return replace(problem, sites=sites)
 
 
 def repriced(problem: Problem, choice: Choice) -> Choice:
