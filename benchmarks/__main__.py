@@ -25,6 +25,7 @@ MODULES = {
     "networks-one-thread": "networks",
     "networks-batch": "networks",
     "quantized": "quantized",
+    "precision": "precision",
     "footprint": "footprint",
     "new-size": "new_size",
     "any-size": "any_size",

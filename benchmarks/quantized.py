@@ -92,9 +92,8 @@ def quantized(network: str) -> Path:
     path = FOLDER / f"{network}.onnx"
     if path.exists():
         return path
-    plain, prepared = FOLDER / f"{network}-float32.onnx", FOLDER / f"{network}-prepared.onnx"
-    write_filled(network_path(network), plain)
-    quant_pre_process(str(plain), str(prepared))
+    prepared = FOLDER / f"{network}-prepared.onnx"
+    quant_pre_process(str(float_file(network)), str(prepared))
     quantize_static(
         str(prepared),
         str(path),
@@ -104,8 +103,16 @@ def quantized(network: str) -> Path:
         weight_type=QuantType.QInt8,
         per_channel=True,
     )
-    plain.unlink()
     prepared.unlink()
+    return path
+
+
+def float_file(network: str) -> Path:
+    """The network's file with all weights in it, made where it is not there yet."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"{network}-float32.onnx"
+    if not path.exists():
+        write_filled(network_path(network), path)
     return path
 
 

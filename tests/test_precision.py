@@ -12,10 +12,13 @@ import pytest
 from tests.quantize.models import NETWORKS, residual, samples
 
 import graft
+from graft.base.dims import symbol
 from graft.base.errors import UserError
 from graft.byoc import measure
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.compiler import compile_options
+from graft.ir.builder import Builder
+from graft.ir.types import tensor
 from graft.precision import AUTO, INTEGER, Budget, Quantized, quantize
 from graft.stages import Imported, import_graph, optimize
 
@@ -101,6 +104,21 @@ def test_random_data_are_reported() -> None:
     report = quantize(optimize(Imported(graph)), "random", compile_options(), INTEGER).report
     assert report.random
     assert report.samples + report.held_out == 16
+
+
+def test_batches_of_any_size() -> None:
+    """What is calibrated at some sizes runs at others."""
+    g = Builder()
+    x = g.input("x", tensor("float32", symbol("batch"), 16))
+    weight = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
+    graph = g.build(g("nn.relu", g("nn.dense", x, g.constant(weight))))
+    draw = np.random.default_rng(1)
+    data = [draw.normal(size=(size, 16)).astype(np.float32) for size in (3, 1, 5, 2)]
+    for precision in ("int8", "auto"):
+        module = graft.compile(graph, precision=precision, data=data, strict=True)
+        found = module.run(None, {"x": data[2][:4]})[0]
+        exact = np.maximum(data[2][:4] @ weight.T, 0)
+        assert np.linalg.norm(found - exact) < 0.05 * np.linalg.norm(exact)
 
 
 def _refused(**asked: Any) -> str:

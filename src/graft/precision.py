@@ -52,7 +52,8 @@ _DRAWN = 16  # samples where data are random
 _EVERY, _MOST_HELD_OUT = 4, 64  # one of so many samples is not calibrated on, and not more
 _PROBES = 4  # samples that single units are perturbed on
 _ATTEMPTS = 6
-_MARGIN = 0.9  # of the budget, aimed at after a miss
+_MARGIN = 0.9  # of the budget, aimed at after the first choice
+_LEAST_SPEEDUP = 1.02  # below it, the gain may be the noise of measuring
 _FRONT = 12  # limits that the Pareto front is computed for
 
 
@@ -214,7 +215,11 @@ class _Candidate:
     optimized: Optimized
     quality: Quality
     seconds: float
-    float_seconds: float
+    float_seconds: float  # in the same race
+
+    @property
+    def speedup(self) -> float:
+        return self.float_seconds / self.seconds
 
 
 @dataclass(eq=False)
@@ -267,35 +272,30 @@ class _Trial:
         """The fastest choice within the budget that holds when it is measured."""
         assert allowed is not None
         self._run_float()
-        costs = self._costs()
-        shared = self._shared()
-        errors = sum(one.error for one in costs)
-        limit = errors if allowed.error is None else allowed.error**2
+        costs, shared = self._costs(), self._shared()
+        whole = sum(one.error for one in costs if math.isfinite(one.error))
+        limit = whole if allowed.error is None else allowed.error**2
         best, tried = self._candidate(frozenset()), set[frozenset[int]]()
-        attempts = 0
-        while attempts < _ATTEMPTS:
+        while len(tried) < _ATTEMPTS:
             choice = choose_precisions(costs, shared, limit)
             if not choice.integer or choice.integer in tried:
                 break
-            attempts += 1
             tried.add(choice.integer)
             self._say("measuring a choice", f"{len(choice.integer)} units on integers")
             found = self._candidate(frozenset(self.units[n] for n in choice.integer))
-            meets, faster = found.quality.meets(allowed), found.seconds < found.float_seconds
-            if meets and faster and found.seconds / found.float_seconds < _speed(best):
-                best = found
-            if meets and not faster:
-                slower = found.seconds / max(choice.seconds, 1e-12)
-                gain = found.float_seconds / max(sum(u.float_seconds for u in costs), 1e-12)
-                costs = [_slowed(one, slower / gain) for one in costs]
-                continue
-            limit = _next_limit(choice, found.quality, allowed, meets)
+            if not found.quality.meets(allowed):
+                limit = _next_limit(choice, found.quality, allowed)
+            elif found.speedup < _LEAST_SPEEDUP:  # what integers gain was overestimated
+                costs = _corrected(costs, choice, found)
+            else:
+                best = max(best, found, key=lambda one: one.speedup)
+                limit = _next_limit(choice, found.quality, allowed)
         reports = self._unit_reports(costs, best, allowed)
-        limits = np.geomspace(max(errors, 1e-12) * 1e-4, max(errors, 1e-12) * 1.01, _FRONT)
+        limits = np.geomspace(max(whole, 1e-12) * 1e-4, max(whole, 1e-12) * 1.01, _FRONT)
         front = pareto_front(costs, shared, [0.0, *map(float, limits)])
         points = tuple((one.seconds, math.sqrt(one.error)) for one in front)
         done = self._finished(best, reports, allowed)
-        return replace(done, report=replace(done.report, attempts=attempts, front=points))
+        return replace(done, report=replace(done.report, attempts=len(tried), front=points))
 
     @property
     def graph(self) -> Graph:
@@ -421,11 +421,6 @@ def _in_order(graph: Graph, sample: Feeds) -> list[Array]:
     return [sample[value.name] for value in graph.inputs]
 
 
-def _speed(candidate: _Candidate) -> float:
-    """Time as a share of the float program's in the same race."""
-    return candidate.seconds / candidate.float_seconds
-
-
 def _is_ranking(exact: Array, found: Array) -> bool:
     is_float = np.issubdtype(exact.dtype, np.floating)
     return is_float and exact.ndim > 0 and exact.shape == found.shape and exact.shape[-1] > 1
@@ -437,14 +432,18 @@ def _seconds(unit: Unit, costs: Mapping[str, Cost]) -> float:
     return sum(costs[name].seconds for name in names if name in costs)
 
 
-def _slowed(unit: UnitCosts, factor: float) -> UnitCosts:
-    return replace(unit, integer_seconds=unit.integer_seconds * max(factor, 1.05))
+def _corrected(costs: Sequence[UnitCosts], choice: Choice, found: _Candidate) -> list[UnitCosts]:
+    """The costs with as much more time on integers, beside float, as a measured choice has had."""
+    floats = sum(one.float_seconds for one in costs)
+    predicted = floats / max(choice.seconds, 1e-12)
+    factor = max(predicted / found.speedup, 1.05)
+    return [replace(one, integer_seconds=one.integer_seconds * factor) for one in costs]
 
 
-def _next_limit(choice: Choice, quality: Quality, allowed: Budget, meets: bool) -> float:
-    """The limit on the predicted error with which the measured one would be within the budget."""
+def _next_limit(choice: Choice, quality: Quality, allowed: Budget) -> float:
+    """The limit on the predicted error with which the measured one would use the budget up."""
     if allowed.error is None or not math.isfinite(quality.error):
-        return 0.0 if meets else choice.error / 2
+        return 0.0 if quality.meets(allowed) else choice.error / 2
     ratio = (allowed.error / max(quality.error, 1e-12)) ** 2
     return choice.error * min(ratio, 16.0) * _MARGIN
 
