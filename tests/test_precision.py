@@ -26,7 +26,7 @@ from graft.stages import Imported, import_graph, optimize
 @pytest.fixture(autouse=True)
 def _short_races(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "RACE_BUDGET", 0.02)
-    monkeypatch.setattr("graft.backends.host.step_times._PROFILE_SECONDS", 0.02)
+    monkeypatch.setattr("graft.backends.host.executable._PROFILE_SECONDS", 0.02)
 
 
 def quantized(name: str, precision: str, budget: Any = None, count: int = 8) -> Quantized:

@@ -20,7 +20,7 @@ from graft.cli.main import USAGE, main
 @pytest.fixture(autouse=True)
 def _short_races(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "RACE_BUDGET", 0.02)
-    monkeypatch.setattr("graft.backends.host.step_times._PROFILE_SECONDS", 0.02)
+    monkeypatch.setattr("graft.backends.host.executable._PROFILE_SECONDS", 0.02)
 
 
 @pytest.fixture
