@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from graft.base.errors import ModelError, Place
+from graft.base.errors import Location, ModelError
 from graft.base.names import LONGEST_LINE
 
 PLACES = [
     (None, "no"),
-    (Place(), "no"),
-    (Place("m.onnx"), "no\n  in m.onnx"),
-    (Place("m.onnx", "conv1"), "no\n  at node 'conv1' in m.onnx"),
-    (Place("m.onnx", "conv1", "Conv"), "no\n  at node 'conv1' (Conv) in m.onnx"),
-    (Place("", "conv1", "Conv"), "no\n  at node 'conv1' (Conv)"),
+    (Location(), "no"),
+    (Location("m.onnx"), "no\n  in m.onnx"),
+    (Location("m.onnx", "conv1"), "no\n  at node 'conv1' in m.onnx"),
+    (Location("m.onnx", "conv1", "Conv"), "no\n  at node 'conv1' (Conv) in m.onnx"),
+    (Location("", "conv1", "Conv"), "no\n  at node 'conv1' (Conv)"),
 ]
 
 
-@pytest.mark.parametrize(("place", "text"), PLACES)
-def test_places(place: Place | None, text: str) -> None:
-    assert str(ModelError("no", place)) == text
-    assert str(ModelError("no", place, "yes")) == f"{text}\n  hint: yes"
+@pytest.mark.parametrize(("location", "text"), PLACES)
+def test_places(location: Location | None, text: str) -> None:
+    assert str(ModelError("no", location)) == text
+    assert str(ModelError("no", location, "yes")) == f"{text}\n  hint: yes"
 
 
 def test_the_first_place_counts() -> None:
-    error = ModelError("no").at(None).at(Place("a", "inner")).at(Place("a", "outer"))
-    assert error.place == Place("a", "inner")
+    error = ModelError("no").at(None).at(Location("a", "inner")).at(Location("a", "outer"))
+    assert error.location == Location("a", "inner")
 
 
 def test_names_in_messages_neither_break_lines_nor_drive_terminals() -> None:
-    place = Place("a\x1b.onnx", "b\nc", "d\u202e")
-    error = ModelError("no 'x\n  hint: y'", place, "z\x07", details=["first\r", "second"])
+    location = Location("a\x1b.onnx", "b\nc", "d\u202e")
+    error = ModelError("no 'x\n  hint: y'", location, "z\x07", details=["first\r", "second"])
     assert str(error).split("\n") == [
         r"no 'x\n  hint: y'",
         r"  first\r",
@@ -42,7 +42,7 @@ def test_names_in_messages_neither_break_lines_nor_drive_terminals() -> None:
 
 
 def test_an_error_within_another_message_is_one_line() -> None:
-    error = ModelError("no", Place("m.onnx"), "yes")
+    error = ModelError("no", Location("m.onnx"), "yes")
     assert f"because: {error}" == "because: no; in m.onnx; hint: yes"
 
 

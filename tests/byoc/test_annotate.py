@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.byoc.fakes import Fake, chain, conv_relu
 
-from graft.base.errors import BackendError, Place, UserError
+from graft.base.errors import BackendError, Location, UserError
 from graft.byoc.annotate import (
     Pins,
     ask,
@@ -128,7 +128,7 @@ def test_pins() -> None:
 
 
 def test_pins_know_onnx_names() -> None:
-    node = replace(chain("exp").nodes[0], place=Place(node="layer4/act"))
+    node = replace(chain("exp").nodes[0], location=Location(node="layer4/act"))
     assert fits(node, "layer4/*")
     assert fits(node, "exp")
     assert not fits(node, "layer3/*")

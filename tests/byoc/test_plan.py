@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.byoc.fakes import Fake, chain, conv_relu, flat
 
-from graft.base.errors import ParseError, Place, UserError
+from graft.base.errors import Location, ParseError, UserError
 from graft.byoc.partition import PartitionOptions, is_host_only, partition
 from graft.byoc.plan import (
     Plan,
@@ -156,9 +156,10 @@ def test_damaged(kind: str) -> None:
 
 def test_nodes_go_by_their_onnx_names_where_these_are_unique() -> None:
     exp, tanh, relu = GRAPH.nodes
-    places = (Place(node="act one"), Place(node="twice"), Place(node="twice"))
+    places = (Location(node="act one"), Location(node="twice"), Location(node="twice"))
     nodes = [
-        replace(node, place=place) for node, place in zip((exp, tanh, relu), places, strict=True)
+        replace(node, location=location)
+        for node, location in zip((exp, tanh, relu), places, strict=True)
     ]
     graph = replace(GRAPH, nodes=tuple(nodes))
     assert list(node_names(graph).values()) == ["act one", "%tanh", "%relu"]

@@ -200,7 +200,7 @@ class Careless(Backend):
 
     def compile(self, region: Graph) -> bytes:
         names = [value.name for node in region.walk() for value in (*node.args, *node.outputs)]
-        places = [str(node.place) for node in region.nodes]
+        places = [str(node.location) for node in region.nodes]
         types = [str(value.type) for value in region.inputs]
         self.codes += [region.name, *names, *places, *types]
         raise ValueError("no code for " + NAMES["newline"] + NAMES["ansi"])

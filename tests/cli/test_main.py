@@ -13,7 +13,7 @@ import pytest
 from tests.cli.tiny import TWO_INPUTS, saved
 
 import graft
-from graft.base.errors import InternalError, Place, UserError
+from graft.base.errors import InternalError, Location, UserError
 from graft.cli import inspect
 from graft.cli.main import COMMANDS, main
 
@@ -111,7 +111,9 @@ def fails_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_user_errors_have_a_message_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fails_with(UserError("too small", Place("m.onnx", "n", "Conv"), "make it larger"), monkeypatch)
+    fails_with(
+        UserError("too small", Location("m.onnx", "n", "Conv"), "make it larger"), monkeypatch
+    )
     assert main(["inspect", "m"]) == 1
     expected = "graft: error: too small\n  at node 'n' (Conv) in m.onnx\n  hint: make it larger\n"
     assert capsys.readouterr() == ("", expected)

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from tests.cli.test_trace import check_nesting
 
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.cli.profile import RUNS, Measured, measured, profile_json, profile_lines, write_trace
 from graft.cli.profile_regions import PARTS, Bar
 from graft.cli.report import lines_of
@@ -28,7 +28,7 @@ from graft.runtime.session import Session
 
 Step = KernelCall | Instruction
 
-NODES = Place("m", "c", "Conv"), Place("m", "", "TopK")
+NODES = Location("m", "c", "Conv"), Location("m", "", "TopK")
 STEPS: tuple[Step, ...] = (
     KernelCall("k0", (), label="conv", location=NODES[0]),
     KernelCall("k1", (), label="relayout", serial=True),

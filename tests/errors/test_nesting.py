@@ -138,8 +138,8 @@ def test_functions_that_call_themselves_from_a_branch() -> None:
     ]
     with pytest.raises(ModelError) as caught:
         import_model(with_functions(function("f", nodes)))
-    assert caught.value.place is not None
-    assert caught.value.place.node.startswith("it/If_2/")
+    assert caught.value.location is not None
+    assert caught.value.location.node.startswith("it/If_2/")
 
 
 def referring(name: str) -> onnx.NodeProto:

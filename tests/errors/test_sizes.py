@@ -73,8 +73,8 @@ def test_sizes_that_import_can_tell(proto: onnx.ModelProto) -> None:
     inputs = [np.zeros(v.shape, v.dtype.numpy) for v in found.inputs]
     with pytest.raises(EvaluationError, match="more than this machine's memory") as caught:
         evaluate(found, inputs)
-    assert caught.value.place is not None
-    assert caught.value.place.node == "it"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "it"
 
 
 def test_a_message_in_full() -> None:
@@ -154,8 +154,8 @@ def test_sizes_that_the_data_decide(proto: onnx.ModelProto, feeds: list[Any]) ->
     inputs = [np.array(f, v.dtype.numpy) for f, v in zip(feeds, found.inputs, strict=True)]
     with pytest.raises(EvaluationError, match="more than this machine's memory") as caught:
         evaluate(found, inputs)
-    assert caught.value.place is not None
-    assert caught.value.place.node == "it"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "it"
 
 
 def test_loops_that_stack_without_end() -> None:
@@ -196,8 +196,8 @@ def test_long_attributes_are_taken() -> None:
 def test_long_attributes_that_make_no_sense(proto: onnx.ModelProto, error: type[UserError]) -> None:
     with pytest.raises(error) as caught:
         evaluate(import_model(proto), [np.zeros((2, 3), np.float32)])
-    assert caught.value.place is not None
-    assert caught.value.place.node == "it"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "it"
 
 
 def test_more_axes_than_numpy_has() -> None:
@@ -206,7 +206,7 @@ def test_more_axes_than_numpy_has() -> None:
     found = import_model(sized("Reshape", "x s", s=[6] + [1] * 65))
     with pytest.raises(EvaluationError, match="maximum supported dimension") as caught:
         evaluate(found, [np.zeros((2, 3), np.float32)])
-    assert caught.value.place is not None
+    assert caught.value.location is not None
 
 
 def test_windows_beyond_reason() -> None:

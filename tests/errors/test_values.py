@@ -23,7 +23,7 @@ from tests.frontends.onnx.small_models import (
     value,
 )
 
-from graft.base.errors import EvaluationError, ModelError, Place, TypeRuleError, UserError
+from graft.base.errors import EvaluationError, Location, ModelError, TypeRuleError, UserError
 from graft.frontends.onnx.importer import import_model
 from graft.ir.evaluate import evaluate
 
@@ -39,7 +39,7 @@ def test_scales(scale: float) -> None:
     late = model(it("Resize", ["x", "", "s"]), [*IMAGE, value("s", FLOAT, [4])])
     with pytest.raises(UserError, match="scales have to be positive") as caught:
         evaluate(import_model(late), [np.zeros((1, 1, 2, 2), np.float32), scales])
-    assert caught.value.place is not None
+    assert caught.value.location is not None
 
 
 def test_infinite_scales() -> None:
@@ -63,7 +63,7 @@ def test_ranges_without_an_end(limit: float) -> None:
     late = model(it("Range", ["a", "b", "c"]), [value("b", FLOAT, [])], weights=made)
     with pytest.raises(EvaluationError, match=message) as caught:
         evaluate(import_model(late), [np.array(limit, np.float32)])
-    assert caught.value.place is not None
+    assert caught.value.location is not None
 
 
 def test_negative_repetitions() -> None:
@@ -73,7 +73,7 @@ def test_negative_repetitions() -> None:
     message = r"tile|\[-2, -2\] are no repetitions for 2 axes"
     with pytest.raises(EvaluationError, match=message) as caught:
         evaluate(import_model(late), [X, np.array([-2, -2])])
-    assert caught.value.place is not None
+    assert caught.value.location is not None
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -84,8 +84,8 @@ def test_shapes_made_of_no_numbers(number: float) -> None:
     fixed = model([cast, it("Reshape", ["x", "s"])], weights=[number_and_two])
     with pytest.raises(UserError) as caught:
         evaluate(import_model(fixed), [X])
-    assert caught.value.place is not None
-    assert caught.value.place.node == "it"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "it"
     late = model([cast, it("ConstantOfShape", ["s"])], [value("f", FLOAT, [2])])
     with pytest.raises(EvaluationError):
         evaluate(import_model(late), [np.array([number, 2], np.float32)])
@@ -106,7 +106,7 @@ def test_steps_of_zero(words: list[str], weights: dict[str, Any], message: str) 
     late = model(it(words[0], words[1:]), [value("x"), value("c", INT64, shape)], weights=made[:2])
     with pytest.raises(EvaluationError) as caught:
         evaluate(import_model(late), [X, np.zeros(shape, np.int64)])
-    assert caught.value.place is not None
+    assert caught.value.location is not None
 
 
 def test_ends_beyond_all_numbers_are_cut() -> None:
@@ -220,8 +220,8 @@ def test_refused_on_running(proto: onnx.ModelProto, data: Any, message: str) -> 
     with pytest.raises(EvaluationError) as caught:
         evaluate(graph, [data])
     assert message in caught.value.message
-    assert caught.value.place is not None
-    assert caught.value.place.node == "it"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "it"
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_inputs_that_do_not_fit(feeds: list[Any], message: str) -> None:
     with pytest.raises(EvaluationError) as caught:
         evaluate(graph, feeds)
     assert message in caught.value.message
-    assert caught.value.place == Place("<ModelProto>", "bad", "graph")
+    assert caught.value.location == Location("<ModelProto>", "bad", "graph")
 
 
 @pytest.mark.parametrize("words", [[1, 2], ["a", None], [b"a", "b"]])
@@ -249,7 +249,7 @@ def test_words_that_are_none(words: list[Any]) -> None:
     graph = import_model(model(it("StringNormalizer"), [value("x", STRING, [2])]))
     with pytest.raises(EvaluationError, match="not a string") as caught:
         evaluate(graph, [np.array(words, object)])
-    assert caught.value.place is not None
+    assert caught.value.location is not None
 
 
 def test_shapes_that_only_the_run_knows() -> None:
@@ -258,8 +258,8 @@ def test_shapes_that_only_the_run_knows() -> None:
     graph = import_model(model(it("MatMul", ["x", "z"]), inputs))
     with pytest.raises(EvaluationError, match="extents to sum over differ: 3 and 2") as caught:
         evaluate(graph, [X, X])
-    assert caught.value.place is not None
-    assert caught.value.place.node == "it"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "it"
 
 
 def test_one_symbol_is_one_extent() -> None:

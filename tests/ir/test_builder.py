@@ -10,7 +10,7 @@ import pytest
 import graft.ops  # noqa: F401  (registers the operators)
 from graft.base.dims import UNKNOWN, symbol
 from graft.base.dtypes import DType
-from graft.base.errors import InternalError, Place, TypeRuleError, UserError
+from graft.base.errors import InternalError, Location, TypeRuleError, UserError
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Value
@@ -19,7 +19,7 @@ from graft.ir.verify import verify
 
 N, M = symbol("n"), symbol("m")
 X = tensor("float32", 2, 3)
-PLACE = Place("model.onnx", "layer/1", "Sum")
+PLACE = Location("model.onnx", "layer/1", "Sum")
 
 
 def test_names_are_fresh() -> None:
@@ -158,7 +158,7 @@ def test_trailing_absent_operands_are_left_out() -> None:
 def call(op: str, *types: TensorType, **attrs: Any) -> tuple[Value, ...]:
     g = Builder()
     inputs = [g.input("x", type_) for type_ in types]
-    g.place = PLACE
+    g.location = PLACE
     return g.call(op, *inputs, **attrs)
 
 
@@ -182,7 +182,7 @@ def test_attribute_errors(op: str, attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
         call(op, X, **attrs)
     assert message in caught.value.message
-    assert caught.value.place == PLACE
+    assert caught.value.location == PLACE
 
 
 def test_unknown_attribute_lists_the_known_ones() -> None:
@@ -229,7 +229,7 @@ def test_type_errors(
     with pytest.raises(TypeRuleError) as caught:
         call(op, *types, **attrs)
     assert caught.value.message.startswith(message)
-    assert caught.value.place == PLACE
+    assert caught.value.location == PLACE
 
 
 def test_an_error_leaves_the_builder_as_it_was() -> None:

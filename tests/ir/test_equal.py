@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import graft.ops  # noqa: F401  (registers the operators)
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.ir.builder import Builder
 from graft.ir.equal import difference, equal
 from graft.ir.graph import Graph, Value
@@ -32,7 +32,7 @@ def plain(g: Builder, x: Value, y: Value) -> Value:
 
 
 def renamed(g: Builder, x: Value, y: Value) -> Value:
-    g.place = Place("elsewhere.onnx", "node", "Add")
+    g.location = Location("elsewhere.onnx", "node", "Add")
     return g("add", g("exp", x, out="other name"), y, out="add")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import graft.ops  # noqa: F401  (registers the operators)
 from graft.base.dims import symbol
-from graft.base.errors import EvaluationError, GraftError, InternalError, Place
+from graft.base.errors import EvaluationError, GraftError, InternalError, Location
 from graft.ir.attrs import Attrs
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
@@ -28,8 +28,8 @@ def zeros(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def graph(body: str, inputs: str = "%x: float32[2, 3]", result: str = "%y") -> Graph:
-    place = ' at Node "layer/1" in "model.onnx"'
-    node = f"  {body}{place}\n" if body else ""
+    location = ' at Node "layer/1" in "model.onnx"'
+    node = f"  {body}{location}\n" if body else ""
     return verify(from_text(f"graph @g({inputs}) {{\n{node}  return {result}\n}}"))
 
 
@@ -108,7 +108,7 @@ def test_failures_name_the_node(name: str) -> None:
     with pytest.raises(GraftError) as caught:
         evaluate(given, inputs)
     assert message in caught.value.message
-    assert caught.value.place == Place("model.onnx", "layer/1", "Node")
+    assert caught.value.location == Location("model.onnx", "layer/1", "Node")
     assert not isinstance(caught.value, InternalError)
 
 
@@ -125,8 +125,8 @@ def test_a_failure_in_a_branch_names_the_node_inside() -> None:
     }"""
     with pytest.raises(EvaluationError) as caught:
         evaluate(verify(from_text(text)), [np.array(True), zeros(2), np.array([5])])
-    assert caught.value.place is not None
-    assert caught.value.place.node == "inner"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "inner"
     assert caught.value.hint == "indices go from -2 to 1"
 
 
@@ -147,12 +147,12 @@ BROKEN: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("meaning", "message"), BROKEN)
 def test_a_meaning_that_contradicts_the_type(meaning: Any, message: str) -> None:
     x, y = Value("x", tensor("float32", 2, 3)), Value("y", tensor("float32", 2, 3))
-    place = Place("model.onnx", "layer/1")
-    node = Node(operator(meaning), (x,), Attrs(), (y,), place)
+    location = Location("model.onnx", "layer/1")
+    node = Node(operator(meaning), (x,), Attrs(), (y,), location)
     with pytest.raises(InternalError) as caught:
         evaluate(Graph("g", (x,), (node,), (y,)), [zeros(2, 3)])
     assert caught.value.message == message
-    assert caught.value.place == place
+    assert caught.value.location == location
 
 
 @pytest.mark.parametrize("extent", [0, 1, 5])

@@ -12,7 +12,7 @@ import pytest
 import graft.ops  # noqa: F401  (registers the operators)
 from graft.base.dims import UNKNOWN, symbol
 from graft.base.dtypes import Array, DType
-from graft.base.errors import ParseError, Place
+from graft.base.errors import Location, ParseError
 from graft.ir.builder import Builder
 from graft.ir.equal import difference
 from graft.ir.graph import Graph
@@ -94,12 +94,12 @@ def test_constant_of_another_type_than_the_text_says() -> None:
 def test_odd_names_everywhere(name: str) -> None:
     g = Builder(name or "g")
     x = g.input(f"x{name}", tensor("float32", symbol(name), 2))
-    g.place = Place(f"file{name}", name, f"Kind{name}")
+    g.location = Location(f"file{name}", name, f"Kind{name}")
     y = g("reshape", x, shape=[symbol(name) * 2], out=f"y{name}")
     parsed = round_trip(g.build(y, x, names=[f"out{name}", name]))
     assert parsed.name == g.name
     assert parsed.output_names == (f"out{name}", name)
-    assert parsed.nodes[0].place == g.place
+    assert parsed.nodes[0].location == g.location
     assert parsed.input_symbols == {name}
 
 
@@ -112,9 +112,9 @@ def test_comments_and_layout_do_not_matter() -> None:
 def test_golden_text() -> None:
     g = Builder("example")
     x = g.input("x", tensor("float32", symbol("n"), 3))
-    g.place = Place("model.onnx", "/scale", "Mul")
+    g.location = Location("model.onnx", "/scale", "Mul")
     y = g("multiply", x, g.constant(np.array([1, -0.0, np.inf], np.float32)), out="scaled")
-    g.place = Place("other.onnx", "/sum", "")
+    g.location = Location("other.onnx", "/sum", "")
     total = g("sum", y, axes=[1], keepdims=True)
     graph = g.build(total, x, names=["total", "x"])
     assert to_text(round_trip(graph)).text == (

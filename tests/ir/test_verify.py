@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.ir.attrs import Attrs
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node, Value
@@ -19,7 +19,7 @@ from graft.ops import get_op
 
 ERRORS = tomllib.loads((Path(__file__).parent / "errors" / "verify.toml").read_text("utf-8"))
 X = tensor("float32", 2)
-PLACE = Place("model.onnx", "layer/1", "Abs")
+PLACE = Location("model.onnx", "layer/1", "Abs")
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -28,9 +28,9 @@ def test_broken_rule(name: str) -> None:
     with pytest.raises(VerifyError) as caught:
         verify(graph)
     assert caught.value.message == ERRORS[name]["message"]
-    assert caught.value.place is not None
-    assert caught.value.place.node == "layer/1"
-    assert caught.value.place.source == "model.onnx"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "layer/1"
+    assert caught.value.location.source == "model.onnx"
 
 
 def graph_with(*nodes: Node, inputs: tuple[Value, ...], outputs: tuple[Value, ...]) -> Graph:
@@ -52,7 +52,7 @@ def test_a_value_read_before_it_is_defined() -> None:
     nodes = node_of("abs", y, out=z), node_of("exp", x, out=y)
     error = refusal(graph_with(*nodes, inputs=(x,), outputs=(z,)))
     assert error.message == "abs reads %y before it is defined"
-    assert error.place == PLACE
+    assert error.location == PLACE
 
 
 def test_a_value_of_another_graph() -> None:
@@ -66,7 +66,7 @@ def test_two_values_of_one_name() -> None:
     x, y = Value("x", X), Value("x", X)
     error = refusal(graph_with(node_of("abs", x, out=y), inputs=(x,), outputs=(y,)))
     assert error.message == "%x is defined twice"
-    assert error.place == PLACE
+    assert error.location == PLACE
     assert refusal(graph_with(inputs=(x, y), outputs=(x,))).message == "%x is defined twice"
 
 
@@ -86,7 +86,7 @@ def test_attributes_of_another_operator() -> None:
     x, y = Value("x", X), Value("y", X)
     error = refusal(graph_with(node_of("sum", x, out=y), inputs=(x,), outputs=(y,)))
     assert error.message == "sum wants ReduceAttrs, has Attrs"
-    assert error.place == PLACE
+    assert error.location == PLACE
 
 
 def test_names_that_are_not_as_many_as_the_outputs() -> None:
@@ -130,8 +130,8 @@ def test_a_broken_body_is_refused_with_the_place_of_the_node_inside() -> None:
     x, y = Value("x", X), Value("y", TensorType(X.dtype, (3,)))
     body = graph_with(node_of("abs", x, out=y), inputs=(x,), outputs=(y,))
     g = Builder()
-    g.place = Place("model.onnx", "outer", "Composite")
+    g.location = Location("model.onnx", "outer", "Composite")
     (made,) = g.call("composite", g.input("x", X), body=body)
     error = refusal(g.build(made))
     assert error.message == "%y is declared float32[3] but abs gives float32[2]"
-    assert error.place == PLACE
+    assert error.location == PLACE

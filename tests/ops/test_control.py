@@ -322,7 +322,7 @@ def test_refusals(text: str, message: str) -> None:
     with pytest.raises((ModelError, TypeRuleError)) as caught:
         import_model(model_of(text))
     assert message in str(caught.value)
-    assert caught.value.place is not None
+    assert caught.value.location is not None
 
 
 def test_stacked_results_of_different_shape() -> None:

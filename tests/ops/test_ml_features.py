@@ -239,7 +239,7 @@ def test_label_encoder_by_tensors(key: Any, value: Any) -> None:
 def test_label_encoder_refusals(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         by_graft("LabelEncoder", [np.array([1])], opset=4, **options)
-    assert caught.value.place is not None
+    assert caught.value.location is not None
 
 
 def test_label_encoder_of_the_first_version() -> None:

@@ -339,4 +339,4 @@ def test_svm_classifier_refusals(changes: dict[str, Any], message: str | None) -
         return
     with pytest.raises(UserError, match=message) as caught:
         by_graft("SVMClassifier", [X], **options)
-    assert caught.value.place is not None
+    assert caught.value.location is not None

@@ -289,8 +289,8 @@ def test_refusals(name: str, value: Any, message: str) -> None:
     options = {"n_targets": 1, **old([tree], "target")} | {name: value}
     with pytest.raises(UserError, match=message) as caught:
         graph_of("TreeEnsembleRegressor", [samples(1)], **options)
-    assert caught.value.place is not None
-    assert caught.value.place.node == "it"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "it"
 
 
 @pytest.mark.parametrize(

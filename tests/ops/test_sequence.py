@@ -371,4 +371,4 @@ def test_refusals(operator: str, message: str) -> None:
     with pytest.raises((ModelError, TypeRuleError)) as caught:
         graph_of(text)
     assert message in str(caught.value)
-    assert caught.value.place is not None
+    assert caught.value.location is not None

@@ -171,8 +171,8 @@ def test_regular_expressions_as_re2_reads_them(pattern: str) -> None:
 def test_refused_regular_expressions(pattern: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         by_graft("RegexFullMatch", [texts("a")], pattern=pattern, **PLAIN)
-    assert caught.value.place is not None
-    assert caught.value.place.node == "it"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "it"
 
 
 @given(st.text(max_size=8))

@@ -219,7 +219,7 @@ def test_image_decoder_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="decoding an image takes Pillow") as caught:
         by_graft(one_node("ImageDecoder", [data], 20), [data])
     assert caught.value.hint == "pip install Pillow"
-    assert caught.value.place is not None
+    assert caught.value.location is not None
 
 
 def test_image_decoder_refusals() -> None:

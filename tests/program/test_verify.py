@@ -12,7 +12,7 @@ from tests.runtime.kernels import chain, float32, program_of, with_python
 
 from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.program.instructions import (
     BindSymbol,
     Block,
@@ -32,7 +32,7 @@ from graft.program.program import Program, ProgramError, Value
 from graft.program.verify import verify_program
 from graft.runtime.memory import aligned_copy, aligned_empty
 
-PLACE = Place("model.onnx", "node", "Add")
+PLACE = Location("model.onnx", "node", "Add")
 X, Y, C, FAR, NEAR, N, M = range(7)  # of the values below
 OTHERS = (
     Value("far", DType.FLOAT32, (9,), space="card"),
@@ -136,7 +136,7 @@ def test_names_and_threads() -> None:
 def test_the_location_of_a_bad_instruction_is_told() -> None:
     with pytest.raises(ProgramError) as error:
         verify_program(program(RegionCall("f", (99,), (Y,), location=PLACE)))
-    assert error.value.place == PLACE
+    assert error.value.location == PLACE
 
 
 def test_constants_have_to_be_contiguous_and_aligned() -> None:

@@ -17,7 +17,7 @@ from tests.property.sketch import Info, Sketch
 
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.byoc.kit.draw import Draw
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
@@ -29,9 +29,9 @@ LARGEST_OUTPUTS = 12
 
 _PLACES = (
     None,
-    Place("model.onnx", "conv_1", "Conv"),
-    Place("model.onnx", 'odd "name"\n', ""),
-    Place("other file.onnx", "", "ai.graft.Node"),
+    Location("model.onnx", "conv_1", "Conv"),
+    Location("model.onnx", 'odd "name"\n', ""),
+    Location("other file.onnx", "", "ai.graft.Node"),
 )
 
 
@@ -52,7 +52,7 @@ def fill(s: Sketch, count: int) -> None:
     """Add what `count` emitters emit."""
     for _ in range(count):
         if not s.depth and s.chance(5):
-            s.g.place = s.pick(_PLACES)
+            s.g.location = s.pick(_PLACES)
         families: Sequence[tuple[Callable[..., None], ...]] = (
             elementwise.EMITTERS,
             movement.EMITTERS,

@@ -146,7 +146,7 @@ def success_or_refusal(stage: str) -> Iterator[None]:
     event(f"{stage}: {type(refusal).__name__ if refusal else 'success'}")
     if refusal is not None:
         note(f"{stage}: {refusal}")
-        assert refusal.place is not None
+        assert refusal.location is not None
         assert not RIDDLES.search(refusal.message)
 
 

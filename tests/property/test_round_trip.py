@@ -23,5 +23,5 @@ def test_text_reads_back_as_the_same_graph(shard: int, sample: Sample) -> None:
     again = to_text(parsed)
     assert again.text == printed.text
     assert again.constants.keys() == printed.constants.keys()
-    places = [node.place for node in graph.walk()]
-    assert [node.place for node in parsed.walk()] == places
+    places = [node.location for node in graph.walk()]
+    assert [node.location for node in parsed.walk()] == places

@@ -16,7 +16,7 @@ import pytest
 from tests.runtime.kernels import chain, chain_meaning, environment, total, with_python
 
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import Place, UserError
+from graft.base.errors import Location, UserError
 from graft.program.instructions import Scratch, Segment
 from graft.program.program import Program, Target, Value
 from graft.runtime import artifact as artifact_module
@@ -49,7 +49,7 @@ def refusal(path: Path, data: bytes) -> ArtifactError:
     path.write_bytes(data)
     with pytest.raises(ArtifactError) as error:
         load(path)
-    assert error.value.place == Place(source=str(path))
+    assert error.value.location == Location(source=str(path))
     return error.value
 
 
@@ -89,8 +89,8 @@ def test_steps_keep_everything(path: Path) -> None:
     (segment,) = program.body.instructions
     assert isinstance(segment, Segment)
     first, second = segment.calls
-    place = Place("model.onnx", "Füge_hinzu", "Add")
-    first = replace(first, location=place, serial=True, buffers=(*first.buffers, Scratch()))
+    location = Location("model.onnx", "Füge_hinzu", "Add")
+    first = replace(first, location=location, serial=True, buffers=(*first.buffers, Scratch()))
     second = replace(second, overlaps=True, scalars=(-(2**63), 2**63 - 1), flops=10**15)
     body = replace(program.body, instructions=(replace(segment, calls=(first, second)),))
     save(replace(program, body=body), path, ORIGIN)

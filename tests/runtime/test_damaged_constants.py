@@ -60,8 +60,8 @@ def test_nothing_runs_on_a_damaged_constant(path: Path, use: str) -> None:
             USES[use](session)
         assert "this file is damaged: constant " in caught.value.message
         assert "does not match its checksum" in caught.value.message
-        assert caught.value.place is not None
-        assert caught.value.place.source == str(path)
+        assert caught.value.location is not None
+        assert caught.value.location.source == str(path)
 
 
 @pytest.mark.parametrize("use", USES)

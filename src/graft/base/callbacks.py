@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from graft.base.errors import BackendError, CrashedError, InternalError, Place
+from graft.base.errors import BackendError, CrashedError, InternalError, Location
 from graft.base.names import LONGEST_LINE, shortened
 
 _GRAFT = "graft"
@@ -33,12 +33,12 @@ def author_code(
     what: str,
     callback: Callable[..., Any],
     subject: str = "",
-    place: Place | None = None,
+    location: Location | None = None,
 ) -> Iterator[None]:
     """Raise what `callback` raises as a `BackendError` that says whose mistake it is.
 
-    `what` is the callback in words, `subject` and `place` the node that it is asked about. A missed
-    deadline and a crash of another process are no mistakes of some line: they pass."""
+    `what` is the callback in words; `subject` and `location` say which node it is asked about.
+    Missed deadlines and crashes of another process are no mistake of some line: they pass."""
     try:
         yield
     except (BackendError, CrashedError, InternalError, TimeoutError):
@@ -48,7 +48,7 @@ def author_code(
         where = author_line(error) or _definition(callback)
         at = f", at {where}" if where else ""
         message = f"{what} raised {_said(error)}{about}{at}"
-        raise BackendError(message, place, _HINT) from error
+        raise BackendError(message, location, _HINT) from error
 
 
 def described(error: BaseException) -> str:

@@ -1,7 +1,7 @@
-"""Errors with places.
+"""Errors with source locations.
 
 A mistake of the user's (a bad file, a wrong shape, an unknown operator) is a `UserError`; a broken
-promise inside Graft is an `InternalError`. Both say what is wrong, where (a `Place`), and, where
+promise inside Graft is an `InternalError`. Both say what is wrong, where (a `Location`), and, where
 there is one, what to do about it (`hint`). The command line prints the former without a traceback.
 """
 
@@ -14,7 +14,7 @@ from graft.base.names import LONGEST_LINE, printable
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where something comes from: the source file, the node in it, and that node's kind.
 
     The fields are as the model has them; the text is fit to be shown."""
@@ -39,22 +39,22 @@ class GraftError(Exception):
     def __init__(
         self,
         message: str,
-        place: Place | None = None,
+        location: Location | None = None,
         hint: str = "",
         details: Sequence[str] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.place = place
+        self.location = location
         self.hint = hint
         self.details = tuple(details)
 
     @property
     def lines(self) -> list[str]:
-        """Message, details, place and hint, as they are shown."""
+        """Message, details, location and hint, as they are shown."""
         lines = [self.message, *(f"  {detail}" for detail in self.details)]
-        if self.place is not None and str(self.place):
-            lines.append(f"  at {self.place}" if self.place.node else f"  {self.place}")
+        if self.location is not None and str(self.location):
+            lines.append(f"  at {self.location}" if self.location.node else f"  {self.location}")
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return [printable(line, LONGEST_LINE) for line in lines]
@@ -66,10 +66,10 @@ class GraftError(Exception):
         """As a part of another message: on one line."""
         return format("; ".join(line.strip() for line in self.lines), spec)
 
-    def at(self, place: Place | None) -> GraftError:
-        """Give the error a place unless it already has one; returns itself, to be re-raised."""
-        if self.place is None:
-            self.place = place
+    def at(self, location: Location | None) -> GraftError:
+        """Set the location unless the error has one already; return the error, to be re-raised."""
+        if self.location is None:
+            self.location = location
         return self
 
 

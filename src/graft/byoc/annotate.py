@@ -113,7 +113,7 @@ def predicate_of(backend: str, op_name: str) -> Predicate | None:
 
 def ask(predicate: Callable[[A], Verdict], about: A, what: str, node: Node) -> Refusal | None:
     """A predicate's answer as a refusal; a bare no gets the only reason there is."""
-    with author_code(what, predicate, f"%{node.output.name} ({node.op.name})", node.place):
+    with author_code(what, predicate, f"%{node.output.name} ({node.op.name})", node.location):
         verdict = predicate(about)
         if isinstance(verdict, np.bool_):
             verdict = bool(verdict)
@@ -186,6 +186,6 @@ def _parsed(text: str) -> Pin:
 def fits(node: Node, glob: str) -> bool:
     """Whether a node goes by a name that fits: its ONNX name, or that of a value it makes."""
     names = [value.name for value in node.outputs]
-    if node.place is not None and node.place.node:
-        names.append(node.place.node)
+    if node.location is not None and node.location.node:
+        names.append(node.location.node)
     return any(fnmatchcase(name, glob) for name in names)

@@ -112,7 +112,7 @@ def _verdict(predicate: Predicate, backend: Backend, node: Node) -> Refusal | No
 def _matching(backend: Backend, entry: Entry, node: Node) -> AbstractContextManager[None]:
     """Around a match, whose `where` conditions are the author's functions."""
     what = f"the pattern '{entry.name}' of {backend.name}"
-    return author_code(what, match, f"%{node.output.name} ({node.op.name})", node.place)
+    return author_code(what, match, f"%{node.output.name} ({node.op.name})", node.location)
 
 
 class _Finder:

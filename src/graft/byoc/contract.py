@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from graft.base.callbacks import author_code
 from graft.base.dtypes import Array, DType
-from graft.base.errors import Place, UnsupportedError, UserError
+from graft.base.errors import Location, UnsupportedError, UserError
 from graft.byoc.executable import Executable, Lowering, Settings
 from graft.byoc.region import for_backend
 from graft.ir.graph import Graph, Node, Value
@@ -156,16 +156,16 @@ class Backend:
         """Code for a region, in whatever form `load` reads.
 
         Names in a region are identifiers of letters, digits and underscores, whatever the model
-        calls its values; nodes' places can stand in comments."""
+        calls its values; nodes' source locations can stand in comments."""
         raise NotImplementedError(f"{type(self).__name__} does not compile")
 
     def code(self, region: Graph) -> bytes:
         """What `compile` makes of a region of a model, once it is fit to be handed over."""
         plain = for_backend(region)
-        subject, place = _subject(plain)
-        with author_code(f"{self.name}.process", self.process, subject, place):
+        subject, location = _subject(plain)
+        with author_code(f"{self.name}.process", self.process, subject, location):
             processed = self.process(plain)
-        with author_code(f"{self.name}.compile", self.compile, subject, place):
+        with author_code(f"{self.name}.compile", self.compile, subject, location):
             return self.compile(processed)
 
     def load(self, blob: bytes) -> Runner:
@@ -237,12 +237,12 @@ class Backend:
         return f"<backend {self.name} {self.version}>"
 
 
-def _subject(region: Graph) -> tuple[str, Place | None]:
+def _subject(region: Graph) -> tuple[str, Location | None]:
     """The operators of a region in words, and where its last node comes from."""
     nodes = [node for node in region.nodes if node.op.name != "constant"]
     names = [node.op.name for node in nodes]
     shown = "+".join(names if len(names) <= _SHOWN else [*names[:_SHOWN], "..."])
-    return (f"%{nodes[-1].output.name} ({shown})", nodes[-1].place) if nodes else ("", None)
+    return (f"%{nodes[-1].output.name} ({shown})", nodes[-1].location) if nodes else ("", None)
 
 
 __all__ = [

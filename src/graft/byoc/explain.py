@@ -212,7 +212,7 @@ class _View:
         refusals = self.found.found.refusals.get(node, ())
         return NodeFacts(
             self.names[node],
-            node.place.node if node.place is not None else "",
+            node.location.node if node.location is not None else "",
             node.op.name,
             str(node.output.type),
             backend,

@@ -41,7 +41,7 @@ def region_node(graph: Graph, backend: str, nodes: Sequence[Node], label: str) -
     body = region_graph(nodes, graph, label)
     # the body's results are values of its own, the graph's go on being the graph's
     attrs = {"body": body, "label": label, "backend": backend}
-    return make_node("region", inputs, outputs, nodes[-1].place, **attrs)
+    return make_node("region", inputs, outputs, nodes[-1].location, **attrs)
 
 
 def _in_order(

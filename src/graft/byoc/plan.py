@@ -159,7 +159,7 @@ def model_hash(graph: Graph) -> str:
 def node_names(graph: Graph) -> dict[Node, str]:
     """What plans call the nodes."""
     nodes = placeable(graph)
-    given = [node.place.node if node.place is not None else "" for node in nodes]
+    given = [node.location.node if node.location is not None else "" for node in nodes]
     counts = Counter(given)
     return {
         node: name if name and counts[name] == 1 else f"%{node.output.name}"

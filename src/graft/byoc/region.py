@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from graft.base.dims import symbol
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.base.names import comment, identifier
 from graft.ir.graph import Graph, Node, Value, closed_graph
 from graft.ir.names import FreshNames
@@ -83,7 +83,7 @@ def for_backend(region: Graph) -> Graph:
     return _renamed(
         bind_sizes(region, odd),
         lambda name: taken(identifier(name)),
-        _plain_place,
+        _plain_location,
         identifier(region.name),
     )
 
@@ -94,16 +94,16 @@ def _values(graph: Graph) -> Iterator[Value]:
         yield from node.outputs
 
 
-def _plain_place(place: Place | None) -> Place | None:
-    if place is None:
+def _plain_location(location: Location | None) -> Location | None:
+    if location is None:
         return None
-    return Place(comment(place.source), comment(place.node), comment(place.kind))
+    return Location(comment(location.source), comment(location.node), comment(location.kind))
 
 
 def _renamed(
     graph: Graph,
     new_name: Callable[[str], str],
-    new_place: Callable[[Place | None], Place | None],
+    new_location: Callable[[Location | None], Location | None],
     title: str,
 ) -> Graph:
     """The same graph, and those nested in it, with other names."""
@@ -114,7 +114,7 @@ def _renamed(
         return renamed[value]
 
     def nested(inner: Graph) -> Graph:
-        return _renamed(inner, new_name, new_place, identifier(inner.name))
+        return _renamed(inner, new_name, new_location, identifier(inner.name))
 
     inputs = tuple(fresh(value) for value in graph.inputs)
     nodes = tuple(
@@ -122,7 +122,7 @@ def _renamed(
             change_node(node, nested),
             inputs=tuple(None if v is None else renamed[v] for v in node.inputs),
             outputs=tuple(fresh(value) for value in node.outputs),
-            place=new_place(node.place),
+            location=new_location(node.location),
         )
         for node in graph.nodes
     )

@@ -266,8 +266,8 @@ def _dim_table(imported: Imported) -> list[Block]:
 
 def _told(node: Node) -> str:
     """A node by what it was in the model."""
-    place = node.place
-    return node.op.name if place is None else f"{place.kind} '{place.node}'"
+    location = node.location
+    return node.op.name if location is None else f"{location.kind} '{location.node}'"
 
 
 def _separated(text: str) -> str:
@@ -290,7 +290,7 @@ def _obstacle_lines(found: Iterable[Obstacle]) -> Iterator[str]:
     """The nodes, under what they have in common."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in found:
-        groups.setdefault((key(one.domain, one.operator), one.reason), []).append(one.place.node)
+        groups.setdefault((key(one.domain, one.operator), one.reason), []).append(one.location.node)
     for (operator, reason), nodes in groups.items():
         yield f"{operator}: {reason}"
         yield from (f"{INDENT}at {node}" for node in nodes)
@@ -316,7 +316,7 @@ def _json(summary: Summary) -> dict[str, Any]:
             {
                 "operator": one.operator,
                 "domain": one.domain or "ai.onnx",
-                "node": one.place.node,
+                "node": one.location.node,
                 "reason": one.reason,
             }
             for one in summary.obstacles
@@ -344,10 +344,10 @@ def _imported_json(imported: Imported) -> dict[str, Any]:
 
 
 def _error_json(error: GraftError) -> dict[str, Any]:
-    place = error.place
+    location = error.location
     return {
         "message": error.message,
-        "node": None if place is None else place.node,
-        "operator": None if place is None else place.kind,
+        "node": None if location is None else location.node,
+        "operator": None if location is None else location.kind,
         "hint": error.hint,
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.base.names import LONGEST_LINE, printable
 from graft.base.progress import Progress, Stage, quietly
 from graft.cli.profile_regions import (
@@ -115,7 +115,7 @@ class StepTime:
 
     step: PythonWork | KernelCall
     label: str
-    place: Place
+    location: Location
     kind: str
     iterations: int
     seconds: float
@@ -213,11 +213,11 @@ def _by_path(profile: Profile, is_long: bool) -> dict[StepPath, list[Moment]]:
 
 
 def _step_time(own: Sequence[Moment], seconds: float, total: float) -> StepTime:
-    label, place = described(own[0])
+    label, location = described(own[0])
     return StepTime(
         own[0].step,
         label,
-        place,
+        location,
         kind_of(own[0]),
         len(own),
         seconds,
@@ -242,7 +242,7 @@ def kind_of(moment: Moment) -> str:
     return "python"
 
 
-def described(moment: Moment) -> tuple[str, Place]:
+def described(moment: Moment) -> tuple[str, Location]:
     """What a step is called, and where it comes from."""
     step = moment.step
     match step:
@@ -251,9 +251,9 @@ def described(moment: Moment) -> tuple[str, Place]:
         case Evaluate():
             return f"{step.label.removesuffix(' (reference)')} (reference)", step.location
         case Segment():
-            first = next((one.location for one in step.calls if one.location.node), Place())
+            first = next((one.location for one in step.calls if one.location.node), Location())
             return f"around {counted(len(step.calls), 'native step')}", first
-    return _DECISIONS[type(step)], getattr(step, "location", Place())
+    return _DECISIONS[type(step)], getattr(step, "location", Location())
 
 
 def profile_lines(found: Measured) -> Iterator[Block]:
@@ -294,8 +294,8 @@ def profile_json(found: Measured) -> dict[str, Any]:
         "steps": [
             {
                 "label": one.label,
-                "node": one.place.node,
-                "kind": one.place.kind,
+                "node": one.location.node,
+                "kind": one.location.kind,
                 "native": one.kind == "native",
                 "iterations": one.iterations,
                 "seconds": one.seconds,
@@ -328,10 +328,10 @@ def _slices(found: Measured) -> Iterator[TraceSlice]:
 def _step_slices(moment: Moment) -> Iterator[TraceSlice]:
     """What each thread did of a step, by its own clock: when it began, and for how long. What the
     caller does alone is its own."""
-    label, place = described(moment)
+    label, location = described(moment)
     step = moment.step
     alone = not isinstance(step, KernelCall) or step.serial
-    args: dict[str, Any] = {"node": node_text(place)}
+    args: dict[str, Any] = {"node": node_text(location)}
     if isinstance(step, KernelCall):
         args |= {"flops": moment.flops, "bytes": moment.bytes}
     for thread in range(1 if alone else len(moment.begins)):
@@ -351,7 +351,7 @@ def _row(one: StepTime, emulated: Container[str], with_iterations: bool) -> tupl
     own = not isinstance(step, RegionCall | Transfer) or region_of(step) not in emulated
     return (
         one.label if own else f"{one.label} (emulated)",
-        node_text(one.place),
+        node_text(one.location),
         *((str(one.iterations),) if with_iterations else ()),
         f"{one.seconds * 1e6:,.1f}",
         f"{one.share:.1%}",
@@ -365,7 +365,7 @@ def rate_text(rate: float | None) -> str:
     return figure(rate) if rate is None else f"{rate:.3g}" if rate < 1000 else f"{rate:,.0f}"
 
 
-def node_text(place: Place) -> str:
+def node_text(location: Location) -> str:
     """Where a step comes from in the model."""
-    kind = f" ({place.kind})" if place.node and place.kind else place.kind
-    return printable(f"{place.node}{kind}", LONGEST_LINE)
+    kind = f" ({location.kind})" if location.node and location.kind else location.kind
+    return printable(f"{location.node}{kind}", LONGEST_LINE)

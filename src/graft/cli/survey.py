@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 
-from graft.base.errors import GraftError, ModelError, Place
+from graft.base.errors import GraftError, Location, ModelError
 from graft.frontends.onnx.functions import (
     Functions,
     called,
@@ -48,7 +48,7 @@ class Obstacle:
 
     domain: str
     operator: str
-    place: Place
+    location: Location
     reason: str
 
 
@@ -96,11 +96,11 @@ def obstacles(source: Source) -> list[Obstacle]:
     model = source.model
     try:
         look = _Look(source, local_functions(model, source.name))
-        opsets = opset_versions(model.opset_import, Place(source.name), source.leniency)
+        opsets = opset_versions(model.opset_import, Location(source.name), source.leniency)
     except GraftError:
         return []  # no node is to blame; the importer says what is wrong
     look.at_nodes(model.graph.node, "", opsets)
-    source.leniency.places.clear()  # the importer has told them
+    source.leniency.locations.clear()  # the importer has told them
     return look.found
 
 
@@ -116,52 +116,52 @@ class _Look:
     ) -> None:
         for index, node in enumerate(_ordered(nodes, self.source.name)):
             label = f"{path}{node.name or f'{node.op_type}_{index}'}"
-            self._at_node(node, Place(self.source.name, label, node.op_type), opsets)
+            self._at_node(node, Location(self.source.name, label, node.op_type), opsets)
 
-    def _at_node(self, node: onnx.NodeProto, place: Place, opsets: Mapping[str, int]) -> None:
+    def _at_node(self, node: onnx.NodeProto, location: Location, opsets: Mapping[str, int]) -> None:
         domain = plain_domain(node.domain)
         try:
-            self._check(node, domain, place, opsets)
+            self._check(node, domain, location, opsets)
         except GraftError as error:
-            self.found.append(Obstacle(domain, node.op_type, place, error.message))
+            self.found.append(Obstacle(domain, node.op_type, location, error.message))
         for attribute in node.attribute:
             for graph in _graphs(attribute):
-                self.at_nodes(graph.node, f"{place.node}/{attribute.name}/", opsets)
+                self.at_nodes(graph.node, f"{location.node}/{attribute.name}/", opsets)
 
     def _check(
-        self, node: onnx.NodeProto, domain: str, place: Place, opsets: Mapping[str, int]
+        self, node: onnx.NodeProto, domain: str, location: Location, opsets: Mapping[str, int]
     ) -> None:
         function = self.functions.get(called(node))
         if function is not None:
-            check_call(function, node, self.source.leniency, place)
-            self._into(function, called(node), place, opsets)
+            check_call(function, node, self.source.leniency, location)
+            self._into(function, called(node), location, opsets)
             return
-        opset = opset_of(domain, opsets, self.source.leniency, place)
+        opset = opset_of(domain, opsets, self.source.leniency, location)
         if key(domain, node.op_type) in LOWERINGS:
-            check_against_schema(node, domain, opset, self.source.leniency, place)
+            check_against_schema(node, domain, opset, self.source.leniency, location)
             return
         try:
             schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
         except onnx.defs.SchemaError:
-            raise unknown_operator(node, opset, place) from None
+            raise unknown_operator(node, opset, location) from None
         if schema.has_function:
             body = schema.function_body
-            self._into(body, (domain, node.op_type, "(schema)"), place, {"": opset, **opsets})
+            self._into(body, (domain, node.op_type, "(schema)"), location, {"": opset, **opsets})
         elif not schema.has_context_dependent_function:
-            raise unknown_operator(node, opset, place)
+            raise unknown_operator(node, opset, location)
 
     def _into(
         self,
         function: onnx.FunctionProto,
         identity: tuple[str, str, str],
-        place: Place,
+        location: Location,
         opsets: Mapping[str, int],
     ) -> None:
         """Look at a function's nodes, at its first call only."""
         if identity not in self.seen:
             self.seen.add(identity)
-            own = opset_versions(function.opset_import, place, self.source.leniency)
-            self.at_nodes(function.node, f"{place.node}/", {**opsets, **own})
+            own = opset_versions(function.opset_import, location, self.source.leniency)
+            self.at_nodes(function.node, f"{location.node}/", {**opsets, **own})
 
 
 def _graphs(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:

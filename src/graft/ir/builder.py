@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from graft.base.dims import UNKNOWN
-from graft.base.errors import GraftError, InternalError, Place
+from graft.base.errors import GraftError, InternalError, Location
 from graft.ir.attrs import Attrs, coerce_operand, make_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.knowledge import Knowledge, symbols_of_array
@@ -30,7 +30,7 @@ class Builder:
     def __init__(self, name: str = "main", symbols: FreshSymbols | None = None) -> None:
         self.name = name
         self.symbols = symbols or FreshSymbols()
-        self.place: Place | None = None
+        self.location: Location | None = None
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
         self.names = FreshNames()
@@ -76,7 +76,7 @@ class Builder:
             op.check_operands(inputs)
             return self.add(op, inputs, make_attrs(op.attrs, attrs), out)
         except GraftError as error:
-            raise error.at(self.place) from error.__cause__
+            raise error.at(self.location) from error.__cause__
 
     def add(
         self, op: Op, inputs: Sequence[Value | None], attrs: Attrs, out: Sequence[str] = ()
@@ -89,7 +89,7 @@ class Builder:
             Value(self.names(name or stem), self.named(type_))
             for name, type_ in zip(names, results, strict=False)
         )
-        self._add_node(Node(op, operands, attrs, outputs, self.place))
+        self._add_node(Node(op, operands, attrs, outputs, self.location))
         return outputs
 
     def infer(
@@ -101,7 +101,7 @@ class Builder:
         try:
             return operands, attrs, op.result_types(typing_attrs, types)
         except GraftError as error:
-            raise error.at(self.place) from error.__cause__
+            raise error.at(self.location) from error.__cause__
 
     def append(self, node: Node) -> None:
         """Add a finished node as it is; its results keep their identity."""

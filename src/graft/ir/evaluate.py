@@ -14,7 +14,7 @@ import numpy as np
 from graft.base.capacity import check_bytes
 from graft.base.dims import UNKNOWN, AnyDim, bare_symbol, substitute
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import EvaluationError, GraftError, InternalError, Place, TypeRuleError
+from graft.base.errors import EvaluationError, GraftError, InternalError, Location, TypeRuleError
 from graft.ir.attrs import Attrs, bind_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Op, bytes_of
@@ -35,8 +35,8 @@ def evaluate(graph: Graph, inputs: Sequence[Data], observe: Observer | None = No
             _check_elements(value, value.type, data)
         return run_graph(graph, inputs, observe)
     except GraftError as error:
-        sources = (node.place.source for node in graph.nodes if node.place is not None)
-        raise error.at(Place(next(sources, ""), graph.name, "graph")) from error.__cause__
+        sources = (node.location.source for node in graph.nodes if node.location is not None)
+        raise error.at(Location(next(sources, ""), graph.name, "graph")) from error.__cause__
 
 
 def _check_elements(value: Value, type_: Type, data: Data) -> None:
@@ -89,18 +89,18 @@ def _run_node(node: Node, values: dict[Value, Data], symbols: Symbols) -> list[D
         _check_operands(node, attrs, operands)
         results = run_op(node.op, attrs, operands)
     except GraftError as error:
-        raise error.at(node.place) from error.__cause__
+        raise error.at(node.location) from error.__cause__
     except _FAILURES as error:
-        raise EvaluationError(f"{node.op.name}: {error}", node.place) from error
+        raise EvaluationError(f"{node.op.name}: {error}", node.location) from error
     if len(results) != len(node.outputs):
-        raise InternalError(f"{node.op.name} gave {len(results)} results", node.place)
+        raise InternalError(f"{node.op.name} gave {len(results)} results", node.location)
     try:
         return [
             _checked(value, data, symbols, InternalError)
             for value, data in zip(node.outputs, results, strict=True)
         ]
     except GraftError as error:
-        raise error.at(node.place) from error.__cause__
+        raise error.at(node.location) from error.__cause__
 
 
 def _check_operands(node: Node, attrs: Attrs, operands: Sequence[Data]) -> None:
@@ -113,10 +113,10 @@ def _check_operands(node: Node, attrs: Attrs, operands: Sequence[Data]) -> None:
     try:
         results = node.op.result_types(attrs, actual)
     except TypeRuleError as error:
-        raise EvaluationError(error.message, node.place, error.hint) from error
+        raise EvaluationError(error.message, node.location, error.hint) from error
     if len(results) != len(node.outputs):
         raise EvaluationError(
-            f"{node.op.name} gives {len(results)} results, not {len(node.outputs)}", node.place
+            f"{node.op.name} gives {len(results)} results, not {len(node.outputs)}", node.location
         )
 
 

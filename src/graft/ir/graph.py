@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from graft.base.dtypes import DType
-from graft.base.errors import Place, TypeRuleError
+from graft.base.errors import Location, TypeRuleError
 from graft.base.names import printable
 from graft.ir.attrs import make_attrs
 from graft.ir.literal import Literal
@@ -57,7 +57,7 @@ class Node:
     inputs: tuple[Value | None, ...]
     attrs: Any
     outputs: tuple[Value, ...]
-    place: Place | None = None
+    location: Location | None = None
 
     @property
     def args(self) -> tuple[Value, ...]:
@@ -160,12 +160,12 @@ def make_node(
     name: str,
     inputs: Sequence[Value | None],
     outputs: Sequence[Value],
-    place: Place | None = None,
+    location: Location | None = None,
     **attrs: Any,
 ) -> Node:
     """A node of the operator of that name, for results whose types are known."""
     op = get_op(name)
-    return Node(op, tuple(inputs), make_attrs(op.attrs, attrs), tuple(outputs), place)
+    return Node(op, tuple(inputs), make_attrs(op.attrs, attrs), tuple(outputs), location)
 
 
 def closed_graph(

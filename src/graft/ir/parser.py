@@ -13,7 +13,7 @@ import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, parse_dim
 from graft.base.dtypes import Array, DType
-from graft.base.errors import GraftError, ParseError, Place
+from graft.base.errors import GraftError, Location, ParseError
 from graft.base.lexer import Cursor, Token
 from graft.ir.attrs import make_attrs
 from graft.ir.graph import Graph, Node, Value
@@ -152,7 +152,7 @@ class _Parser(Cursor):
         self.expect("(")
         operands = self.separated(lambda: self.operand(scope), ")")
         attributes = self.attributes(depth) if self.accept("{") else {}
-        place = self.place() if self.accept("at") else None
+        location = self.location() if self.accept("at") else None
         for name in results:
             if name in scope:
                 raise self.error(f"%{name} is defined twice", token)
@@ -162,7 +162,7 @@ class _Parser(Cursor):
             attrs = make_attrs(op.attrs, attributes)
         except GraftError as error:
             raise self.error(f"{token.text}: {error.message}", token, error.lines[1:]) from None
-        return Node(op, tuple(operands), attrs, tuple(results.values()), place)
+        return Node(op, tuple(operands), attrs, tuple(results.values()), location)
 
     def attributes(self, depth: int) -> dict[str, Any]:
         attrs: dict[str, Any] = {}
@@ -250,13 +250,13 @@ class _Parser(Cursor):
         self.expect(">")
         return result
 
-    def place(self) -> Place:
+    def location(self) -> Location:
         kind = "" if self.ahead.kind == "string" else self.next().text
         node = self.string("the node's name")
         if self.ahead.kind == "string":  # a kind that is no plain word
             kind, node = node, self.string("the node's name")
         source = self.string("a file name") if self.accept("in") else self.source
-        return Place(source, node, kind)
+        return Location(source, node, kind)
 
     def name(self, token: Token) -> str:
         """What a value or a reference is called."""

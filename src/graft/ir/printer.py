@@ -15,7 +15,7 @@ import numpy as np
 
 from graft.base.dims import IndexExpr
 from graft.base.dtypes import Array, DType
-from graft.base.errors import InternalError, Place
+from graft.base.errors import InternalError, Location
 from graft.base.names import quoted
 from graft.ir.attrs import per_class
 from graft.ir.graph import Graph, Node, Value
@@ -43,7 +43,7 @@ class Text:
 
 def to_text(graph: Graph) -> Text:
     """Print a graph."""
-    sources = {node.place.source for node in graph.walk() if node.place is not None}
+    sources = {node.location.source for node in graph.walk() if node.location is not None}
     printer = _Printer(next(iter(sources)) if len(sources) == 1 else "")
     printer.graph(graph, "")
     return Text("".join(printer.parts) + "\n", printer.constants)
@@ -97,8 +97,8 @@ class _Printer:
         )
         self.parts.append(f"{indent}{results} = {node.op.name}({operands})")
         self.attributes(node, indent)
-        if node.place is not None:
-            self.parts.append(_place(node.place, self.source))
+        if node.location is not None:
+            self.parts.append(_location(node.location, self.source))
         self.parts.append("\n")
 
     def attributes(self, node: Node, indent: str) -> None:
@@ -172,11 +172,11 @@ def _returned(value: Value, name: str) -> str:
     return f"%{quoted_name(value.name)}{alias}"
 
 
-def _place(place: Place, common: str) -> str:
-    source = f" in {quoted(place.source)}" if place.source != common else ""
-    plain = _WORD.match(place.kind)
-    kind = f" {place.kind if plain else quoted(place.kind)}" if place.kind else ""
-    return f" at{kind} {quoted(place.node)}{source}"
+def _location(location: Location, common: str) -> str:
+    source = f" in {quoted(location.source)}" if location.source != common else ""
+    plain = _WORD.match(location.kind)
+    kind = f" {location.kind if plain else quoted(location.kind)}" if location.kind else ""
+    return f" at{kind} {quoted(location.node)}{source}"
 
 
 def scalar_text(value: Any) -> str:

@@ -51,7 +51,7 @@ class Substitution(ABC):
                 outputs=tuple(self._value(value) for value in node.outputs),
             )
         except GraftError as error:
-            raise error.at(node.place) from error.__cause__
+            raise error.at(node.location) from error.__cause__
 
     def _value(self, value: Value) -> Value:
         if value not in self._values:

@@ -1,4 +1,4 @@
-"""Checks that a graph keeps the rules of the IR; errors point at the node's place.
+"""Checks that a graph keeps the rules of the IR; errors carry the node's source location.
 
 Every value defined once and before use, operand counts, attribute classes, declared types that the
 type rules do not contradict, symbols in attributes bound by the inputs, and closed nested graphs;
@@ -9,7 +9,7 @@ of a model can ask for any amount. Sizes that depend on data are checked when th
 from __future__ import annotations
 
 from graft.base import capacity
-from graft.base.errors import GraftError, ModelError, Place, UnsupportedError
+from graft.base.errors import GraftError, Location, ModelError, UnsupportedError
 from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, compatible
@@ -34,7 +34,7 @@ def verify(graph: Graph, around: frozenset[str] = frozenset()) -> Graph:
         try:
             _verify_node(node, defined, symbols)
         except GraftError as error:
-            raise VerifyError(error.message, error.place or node.place, error.hint) from error
+            raise VerifyError(error.message, error.location or node.location, error.hint) from error
         for value in node.outputs:
             _define(value, defined, names, node)
     if len(graph.output_names) != len(graph.outputs):
@@ -48,7 +48,7 @@ def verify(graph: Graph, around: frozenset[str] = frozenset()) -> Graph:
 
 def _define(value: Value, defined: set[Value], names: set[str], node: Node | None) -> None:
     if value in defined or value.name in names:
-        raise VerifyError(f"%{value.name} is defined twice", node.place if node else None)
+        raise VerifyError(f"%{value.name} is defined twice", node.location if node else None)
     defined.add(value)
     names.add(value.name)
 
@@ -80,21 +80,21 @@ def _verify_node(node: Node, defined: set[Value], symbols: frozenset[str]) -> No
 def check_sizes(graph: Graph) -> Graph:
     """Return the graph, or raise an error that names the tensor; nested graphs included."""
     for value in graph.inputs:
-        _check_size(value, Place(kind="input", node=value.name))
+        _check_size(value, Location(kind="input", node=value.name))
     for node in graph.walk():
         for value in node.outputs:
-            _check_size(value, node.place)
+            _check_size(value, node.location)
     return graph
 
 
-def _check_size(value: Value, place: Place | None) -> None:
+def _check_size(value: Value, location: Location | None) -> None:
     type_ = value.type
     if not isinstance(type_, TensorType) or type_.shape is None:
         return
     if len(type_.shape) > MOST_AXES:
         raise UnsupportedError(
             f"%{value.name} has {len(type_.shape)} axes, and arrays have at most {MOST_AXES}",
-            place,
+            location,
             hint="merge axes by a Reshape",
         )
     count = type_.size
@@ -102,6 +102,6 @@ def _check_size(value: Value, place: Place | None) -> None:
         gigabytes = count * type_.dtype.numpy.itemsize >> 30
         raise UnsupportedError(
             f"%{value.name} would take {gigabytes} GiB, more than this machine's memory",
-            place,
+            location,
             hint="check the sizes, pads and repetitions that make it; they may be damaged",
         )

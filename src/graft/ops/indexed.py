@@ -76,7 +76,7 @@ class Pointing:
     def guards(self, node: Node) -> Iterator[Guard]:
         """The run-time checks of the node, one per axis that is indexed."""
         for axis, extent in zip(self.axes, self.extents, strict=True):
-            yield Guard(axis, extent, self.count, self.wraps, node.place, self.message)
+            yield Guard(axis, extent, self.count, self.wraps, node.location, self.message)
 
 
 def pointing(node: Node) -> Pointing | None:

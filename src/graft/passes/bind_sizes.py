@@ -26,7 +26,7 @@ def bind_sizes(graph: Graph, sizes: Sizes) -> Graph:
     except GraftError as error:
         names = ", ".join(f"{name}={size}" for name, size in sizes.items())
         message = f"the model cannot have {names}: {error.message}"
-        raise UserError(message, error.place, error.hint) from error
+        raise UserError(message, error.location, error.hint) from error
 
 
 class _Binder(Substitution):

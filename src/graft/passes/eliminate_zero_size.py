@@ -58,4 +58,4 @@ def _empty_constant(value: Value, node: Node) -> Node:
     type_ = value.tensor
     shape = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
     literal = Literal(np.zeros(shape, type_.dtype.numpy))
-    return make_node("constant", (), (value,), node.place, value=literal)
+    return make_node("constant", (), (value,), node.location, value=literal)

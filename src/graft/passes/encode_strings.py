@@ -131,6 +131,6 @@ class _Encoder:
             assert isinstance(like.output.type, TensorType)
             type_ = TensorType(DType.INT64, like.output.type.shape)
         result = Value(self._names("positions"), type_)
-        location = None if like is None else like.place
+        location = None if like is None else like.location
         self._nodes.append(Node(op, inputs, attrs, (result,), location))
         return result

@@ -55,7 +55,7 @@ class _Folder:
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
-            self.builder.place = node.place
+            self.builder.location = node.location
             self.visit(node)
         if not self.changed:
             return self.graph
@@ -98,7 +98,9 @@ class _Folder:
     def constant(self, value: Value, array: Any) -> Value:
         literal = Literal(np.asarray(array))
         result = Value(value.name, literal.type)
-        self.builder.append(make_node("constant", (), (result,), self.builder.place, value=literal))
+        self.builder.append(
+            make_node("constant", (), (result,), self.builder.location, value=literal)
+        )
         return result
 
     def refined(self, node: Node, inputs: tuple[Value | None, ...]) -> Node:

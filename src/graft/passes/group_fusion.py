@@ -207,5 +207,5 @@ def _outlined(group: _Group) -> Node:
     outer = _outer(group)
     body = closed_graph(group.root.output.name, outer, nodes, group.root.outputs)
     label = "+".join(node.op.name for node in nodes if node.op.name != "constant")
-    outputs, place = group.root.outputs, group.root.place
+    outputs, place = group.root.outputs, group.root.location
     return make_node("composite", outer, outputs, place, body=body, label=label)

@@ -144,7 +144,7 @@ class _If:
         return scalar
 
     def add(self, name: str, operands: tuple[Value, ...], result: Value, **attrs: object) -> None:
-        self.splicer.nodes.append(make_node(name, operands, (result,), self.node.place, **attrs))
+        self.splicer.nodes.append(make_node(name, operands, (result,), self.node.location, **attrs))
 
     def narrowed(self, positions: Sequence[int]) -> list[Value]:
         """The `if` with a subset of its results, without captures that become unused."""

@@ -110,7 +110,7 @@ class _Branching:
             return None
         names = FreshNames(value.name for value in whole.values)
         message = f"the condition of an if is {not expected}, and then {error.message}"
-        place = error.place or self.node.place
+        location = error.location or self.node.location
         dependent = {value for node in (self.node, *self.later) for value in node.outputs}
         checked: dict[Value, Node] = {}
         outputs = []
@@ -119,7 +119,7 @@ class _Branching:
                 result = Value(names(value.name), value.type)
                 operands = value, condition
                 checked[value] = make_node(
-                    "demand", operands, (result,), place, wanted=expected, message=message
+                    "demand", operands, (result,), location, wanted=expected, message=message
                 )
             outputs.append(checked[value].output if old in dependent else value)
         nodes = (*whole.nodes, *checked.values())

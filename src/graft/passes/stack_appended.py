@@ -177,7 +177,7 @@ class _Rebuilt:
     def run(self) -> Graph:
         for node in self.graph.nodes:
             current = node.on(self.same)
-            self.builder.place = node.place
+            self.builder.location = node.location
             if node.op.name == "loop":
                 self.loop(node, current)
             elif node.op.name == "sequence.concatenate" and current.args[0] in self.lists:

@@ -14,7 +14,7 @@ import numpy as np
 
 from graft.base.dims import AnyDim, symbols_of
 from graft.base.dtypes import Array
-from graft.base.errors import Place, UnsupportedError
+from graft.base.errors import Location, UnsupportedError
 from graft.program.bytecode_lists import ListCode
 from graft.program.bytecode_loops import LoopCode
 from graft.program.bytecode_segments import (
@@ -141,7 +141,7 @@ class _Encoder(LoopCode, ListCode):
         own -= {*block.outputs}
         return {number: position for number, position in last.items() if number in own}
 
-    def _locate(self, location: Place | None) -> None:
+    def _locate(self, location: Location | None) -> None:
         """What is emitted from here on belongs to a node."""
         self._location = location
         self._words.note(location)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from graft.base.dims import AnyDim, Unknown, symbols_of
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.program.bytecode_values import ValueCode
 from graft.program.bytecode_work import (
     Collect,
@@ -136,7 +136,7 @@ class LoopCode(ValueCode, ABC):
         self._free(number for number in dict.fromkeys(body.outputs) if number in own)
 
     def _collect(
-        self, rows: Sequence[int], outputs: Sequence[int], limit: Address, location: Place
+        self, rows: Sequence[int], outputs: Sequence[int], limit: Address, location: Location
     ) -> list[Address | None]:
         """One more slice of each output that is stacked; gives the stacks that native code has."""
         stacks: list[Address | None] = []

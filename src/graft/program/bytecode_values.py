@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from graft.base.dims import Unknown, bare_symbol, symbols_of
 from graft.base.dtypes import DType
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.program.bytecode_segments import (
     WORK_PER_OPERATION,
     segment_symbols,
@@ -66,7 +66,7 @@ class ValueCode:
         self._failures: list[Failure] = []
         self._segments: list[tuple[Segment, Path]] = []
         self._path: Path = ()
-        self._location: Place | None = None
+        self._location: Location | None = None
         self._direct: set[int] = set()
         self._united: dict[int, int] = {}  # values that are another one's from the beginning
         self._words.put(*[0] * HEADER_WORDS)

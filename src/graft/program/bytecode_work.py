@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graft.base.dtypes import Array
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.program.extents import Refused, SizeCheck
 from graft.program.instructions import (
     Assert,
@@ -84,7 +84,7 @@ class ShapeFailure:
     """A value has another shape than the program says."""
 
     value: int
-    location: Place | None
+    location: Location | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class StackFailure:
     """Slices that are to be stacked differ in shape."""
 
     value: int
-    location: Place
+    location: Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,9 @@ class Image:
     segments: Sequence[tuple[Segment, Path]]  # by number
     direct: frozenset[int]  # outputs that segments write where the caller wants them
     entry: int  # the position of the first instruction
-    locations: Sequence[tuple[int, Place | None]]  # of nodes, from these positions on
+    locations: Sequence[tuple[int, Location | None]]  # of nodes, from these positions on
 
-    def location(self, position: int) -> Place | None:
+    def location(self, position: int) -> Location | None:
         """The node that an instruction comes from."""
         count = bisect_right([first for first, _ in self.locations], position)
         return self.locations[count - 1][1] if count else None

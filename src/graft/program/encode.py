@@ -20,7 +20,7 @@ import numpy as np
 
 from graft.base.dims import AnyDim, Dim, Unknown, parse_dim
 from graft.base.dtypes import Array, DType
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.program.extents import Refused, SizeCheck, Test, Verdict
 from graft.program.guards import Guard
 from graft.program.instructions import (
@@ -146,7 +146,7 @@ class _Encoder:
             case "chunk":
                 return _encode_dim(held)
             case "checks":
-                return [[_encode_verdict(one.test), _encode_place(one.place)] for one in held]
+                return [[_encode_verdict(one.test), _encode_location(one.location)] for one in held]
             case "numbers":
                 return [[one.value, one.index, one.positive, one.negative] for one in held]
             case "lets":
@@ -154,7 +154,7 @@ class _Encoder:
             case "guards":
                 return [_encode_guard(guard) for guard in held]
             case "location":
-                return _encode_place(held)
+                return _encode_location(held)
             case "graph":
                 constants = {name: self.tensor(one) for name, one in held.constants.items()}
                 return [held.text, list(held.operators), constants]
@@ -223,7 +223,8 @@ class _Decoder:
                 return self.dim(data)
             case "checks":
                 return tuple(
-                    SizeCheck(self._test(test), _decode_place(place)) for test, place in data
+                    SizeCheck(self._test(test), _decode_location(location))
+                    for test, location in data
                 )
             case "numbers":
                 return tuple(
@@ -235,7 +236,7 @@ class _Decoder:
             case "guards":
                 return tuple(map(self._guard, data))
             case "location":
-                return _decode_place(data)
+                return _decode_location(data)
             case "graph":
                 text, operators, constants = data
                 own = {key: self.tensor(one) for key, one in constants.items()}
@@ -261,7 +262,7 @@ class _Decoder:
             _text(label),
             self.dim(flops),
             self.dim(moved),
-            _decode_place(location),
+            _decode_location(location),
             bool(serial),
             bool(overlaps),
         )
@@ -272,13 +273,13 @@ class _Decoder:
         return self._slot(data) if isinstance(data, list) else _integer(data)
 
     def _guard(self, data: Sequence[Any]) -> Guard:
-        axis, extent, count, wraps, place, message = data
+        axis, extent, count, wraps, location, message = data
         return Guard(
             _integer(axis),
             self.dim(extent),
             self.dim(count),
             bool(wraps),
-            _decode_place(place),
+            _decode_location(location),
             _text(message),
         )
 
@@ -346,7 +347,7 @@ def _encode_call(call: KernelCall) -> list[Any]:
         call.label,
         _encode_dim(call.flops),
         _encode_dim(call.bytes),
-        _encode_place(call.location),
+        _encode_location(call.location),
         call.serial,
         call.overlaps,
     ]
@@ -361,19 +362,19 @@ def _encode_buffer(buffer: Buffer) -> Any:
     return buffer
 
 
-def _encode_place(place: Place) -> list[str]:
-    return [place.source, place.node, place.kind]
+def _encode_location(location: Location) -> list[str]:
+    return [location.source, location.node, location.kind]
 
 
-def _decode_place(data: Sequence[Any]) -> Place:
+def _decode_location(data: Sequence[Any]) -> Location:
     source, node, kind = data
-    return Place(_text(source), _text(node), _text(kind))
+    return Location(_text(source), _text(node), _text(kind))
 
 
 def _encode_guard(guard: Guard) -> list[Any]:
     dims = _encode_dim(guard.extent), _encode_dim(guard.count)
-    place = _encode_place(guard.place or Place())
-    return [guard.axis, *dims, guard.wraps, place, guard.message]
+    location = _encode_location(guard.location or Location())
+    return [guard.axis, *dims, guard.wraps, location, guard.message]
 
 
 def _encode_verdict(verdict: Verdict) -> list[Any] | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from graft.base.dims import AnyDim, Dim, IndexExpr, evaluate_call, evaluate_dim, symbol
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.base.polynomials import Atom
 
 
@@ -75,7 +75,7 @@ class SizeCheck:
     """What the type rule of a node still has to know."""
 
     test: Test
-    place: Place
+    location: Location
 
 
 def dims_of_test(verdict: Verdict) -> Iterable[Dim]:

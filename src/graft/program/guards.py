@@ -13,7 +13,7 @@ from typing import Final
 
 from graft.base.dims import AnyDim, Dim
 from graft.base.dtypes import Array
-from graft.base.errors import EvaluationError, Place
+from graft.base.errors import EvaluationError, Location
 
 # What is found where every index lies inside: no index that is looked for is as small.
 INSIDE: Final = -(2**63)
@@ -30,7 +30,7 @@ class Guard:
     extent: Dim
     count: Dim = 1
     wraps: bool = True
-    place: Place | None = None
+    location: Location | None = None
     message: str = ""
 
     def bound(self, known: Mapping[AnyDim, int]) -> Guard:
@@ -40,15 +40,15 @@ class Guard:
     def refusal(self, index: int) -> EvaluationError:
         """What to raise for an index outside."""
         if self.message:
-            return EvaluationError(self.message, self.place)
+            return EvaluationError(self.message, self.location)
         axis = f"axis {self.axis} of extent {self.extent}"
         if self.count != 1:
             return EvaluationError(
-                f"{self.count} elements from index {index} on do not fit into {axis}", self.place
+                f"{self.count} elements from index {index} on do not fit into {axis}", self.location
             )
         first, last = -self.extent if self.wraps else 0, self.extent - 1
         hint = f"indices go from {first} to {last}" if self.extent != 0 else "the axis is empty"
-        return EvaluationError(f"index {index} is out of range for {axis}", self.place, hint)
+        return EvaluationError(f"index {index} is out of range for {axis}", self.location, hint)
 
 
 def check_guards(guards: Callable[[], Sequence[Guard]], indices: Array) -> None:

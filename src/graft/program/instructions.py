@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from graft.base.dims import AnyDim, Dim
 from graft.base.dtypes import Array
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.program.extents import SizeCheck
 from graft.program.guards import Guard
 from graft.program.lookup import Table
 
-NOWHERE = Place()
+NOWHERE = Location()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class KernelCall:
     label: str = ""
     flops: AnyDim = 0
     bytes: AnyDim = 0
-    location: Place = NOWHERE
+    location: Location = NOWHERE
     serial: bool = False
     overlaps: bool = False
 
@@ -86,7 +86,7 @@ class RegionCall:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     label: str = ""
-    location: Place = NOWHERE
+    location: Location = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Transfer:
     target: int
     upload: bool  # to the device; otherwise from it
     label: str = ""
-    location: Place = NOWHERE
+    location: Location = NOWHERE
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class Evaluate:
     outputs: tuple[int, ...]
     graph: EvaluatedGraph
     label: str = ""
-    location: Place = NOWHERE
+    location: Location = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class SizeFunction:
     numbers: tuple[Element, ...]
     lets: tuple[tuple[str, Dim], ...]
     checks: tuple[SizeCheck, ...] = ()
-    location: Place = NOWHERE
+    location: Location = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Assert:
     expected: bool
     message: str
     output: int
-    location: Place = NOWHERE
+    location: Location = NOWHERE
 
 
 # What tables do for strings and maps.
@@ -216,7 +216,7 @@ class ListOp:
     chunk: Dim = 1
     sizes: tuple[Dim, ...] | None = None
     table: Table | None = None
-    location: Place = NOWHERE
+    location: Location = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class If:
     otherwise: Block
     then: Block
     outputs: tuple[int, ...]
-    location: Place = NOWHERE
+    location: Location = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Switch:
     cases: tuple[tuple[tuple[int, ...], Block], ...]
     default: Block
     outputs: tuple[int, ...]
-    location: Place = NOWHERE
+    location: Location = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Loop:
     carried: tuple[int, ...]
     body: Block
     outputs: tuple[int, ...]
-    location: Place = NOWHERE
+    location: Location = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class Scan:
     result_backwards: tuple[bool, ...]
     body: Block
     outputs: tuple[int, ...]
-    location: Place = NOWHERE
+    location: Location = NOWHERE
 
 
 Instruction = (

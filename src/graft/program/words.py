@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.program.layout import OPERANDS, Opcode
 
 
@@ -27,7 +27,7 @@ class Address:
 class Note:
     """Where the instructions behind it come from."""
 
-    location: Place | None
+    location: Location | None
 
 
 class Label:
@@ -48,7 +48,7 @@ class Words:
         self.addresses: list[int] = []  # positions of words that hold positions
         self.functions: list[tuple[int, str]] = []  # positions, and names of functions
         self.constants: list[tuple[int, int]] = []  # positions, and numbers of values
-        self.locations: list[tuple[int, Place | None]] = []  # positions from which on they hold
+        self.locations: list[tuple[int, Location | None]] = []  # positions from which on they hold
         self._code: list[tuple[Opcode, tuple[Operand, ...]] | Label | Note] = []
 
     def put(self, *words: int | Address) -> Address:
@@ -77,7 +77,7 @@ class Words:
         """Let a label be the place of the next instruction."""
         self._code.append(label)
 
-    def note(self, location: Place | None) -> None:
+    def note(self, location: Location | None) -> None:
         """Say where the next instructions come from."""
         self._code.append(Note(location))
 

@@ -84,7 +84,8 @@ class Calibration:
         except UserError as error:
             node = self.graph.producers.get(value)
             raise UserError(
-                f"%{value.name} cannot be calibrated: {error.message}", node.place if node else None
+                f"%{value.name} cannot be calibrated: {error.message}",
+                node.location if node else None,
             ) from None
 
     def statistics(self, method: str) -> Statistics:

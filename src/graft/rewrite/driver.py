@@ -143,14 +143,14 @@ class _Workspace:
     def emit(
         self, site: Node, op: str, inputs: Iterable[Value | None], attrs: dict[str, Any]
     ) -> tuple[Value, ...]:
-        self.factory.place = site.place
+        self.factory.location = site.location
         results = self.factory.call(op, *inputs, **attrs)
         self.emitted.append(self.factory.take_last())
         self.producer.update((value, self.emitted[-1]) for value in results)
         return results
 
     def constant(self, site: Node, array: Any) -> Value:
-        self.factory.place = site.place
+        self.factory.location = site.location
         value = self.factory.constant(array)
         self.emitted.append(self.factory.take_last())
         self.producer[value] = self.emitted[-1]
@@ -186,7 +186,7 @@ class _Workspace:
         for old, new in zip(node.outputs, news, strict=True):
             if not compatible(old.type, new.type):
                 message = f"rule '{rule.name}' replaces {old} by {new}, which has another type"
-                raise InternalError(message, node.place)
+                raise InternalError(message, node.location)
         base = self.rank[node]
         for offset, fresh in enumerate(self.emitted):
             self.insert(fresh, (base[0], base[1] - len(self.emitted) + offset))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import Place, UserError
+from graft.base.errors import Location, UserError
 from graft.program.encode import decode_program, encode_program
 from graft.program.program import ALIGNMENT, Program, Target
 from graft.program.verify import verify_program
@@ -149,15 +149,15 @@ def load_image(image: bytes | memoryview, verify: bool | None = None) -> Artifac
     if address_of(data) % ALIGNMENT:
         data = aligned_copy(data)
         data.flags.writeable = False
-    return _loaded(parse(data.data, Place()), verify)
+    return _loaded(parse(data.data, Location()), verify)
 
 
 def _loaded(container: Container, verify: bool | None, to_run: bool = True) -> Artifact:
-    place = container.source
+    location = container.source
     try:
         if to_run:
             target = container.header["target"]
-            _check_target(Target(target["triple"], tuple(target["features"])), place)
+            _check_target(Target(target["triple"], tuple(target["features"])), location)
         is_small = len(container.sections[_CONSTANTS]) < _VERIFIED_UNASKED
         if verify or (verify is None and is_small):
             container.verify(_CONSTANTS)
@@ -168,7 +168,7 @@ def _loaded(container: Container, verify: bool | None, to_run: bool = True) -> A
     except ArtifactError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, UserError) as error:
-        raise contradictory(error, place) from error
+        raise contradictory(error, location) from error
     return artifact
 
 
@@ -224,7 +224,7 @@ def _mapped(described: list[Any], data: memoryview) -> tuple[Array, ...]:
     return tuple(constants)
 
 
-def _check_target(target: Target, place: Place) -> None:
+def _check_target(target: Target, location: Location) -> None:
     reason = why_not_here(target)
     if reason:
-        raise ArtifactError(f"this file {reason}", place, "compile the model for this machine")
+        raise ArtifactError(f"this file {reason}", location, "compile the model for this machine")

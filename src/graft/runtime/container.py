@@ -21,7 +21,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from graft.base.errors import Place, UserError
+from graft.base.errors import Location, UserError
 from graft.program.program import ALIGNMENT
 from graft.runtime.memory import aligned_size
 
@@ -70,18 +70,18 @@ class Container:
     sections: Mapping[str, memoryview]
     _digests: Mapping[str, str] = field(repr=False)
     _padded: Mapping[str, memoryview] = field(repr=False)
-    _place: Place
+    _location: Location
     image: memoryview = field(repr=False)  # the whole file
 
     @property
-    def source(self) -> Place:
+    def source(self) -> Location:
         """The file, for error messages."""
-        return self._place
+        return self._location
 
     def verify(self, name: str) -> memoryview:
         """A section, compared with its checksum."""
         if _digest([self._padded[name]]) != self._digests[name]:
-            raise damaged(f"the section '{name}' does not match its checksum", self._place)
+            raise damaged(f"the section '{name}' does not match its checksum", self._location)
         return self.sections[name]
 
 
@@ -158,30 +158,30 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
 
 def read(path: Path) -> Container:
     """Map a file and check all of it but the sections' contents."""
-    place = Place(source=str(path))
+    location = Location(source=str(path))
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            _check_preamble(file.read(_PREAMBLE.size), size, place)
+            _check_preamble(file.read(_PREAMBLE.size), size, location)
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise ArtifactError(f"cannot read {path}: {error.strerror}") from error
-    return parse(mapped, place)
+    return parse(mapped, location)
 
 
-def parse(image: memoryview, place: Place) -> Container:
+def parse(image: memoryview, location: Location) -> Container:
     """The same for the bytes of a file, which have to be aligned as its sections are."""
     head = bytes(image[: _PREAMBLE.size])
-    start = _PREAMBLE.size + _check_preamble(head, len(image), place)
+    start = _PREAMBLE.size + _check_preamble(head, len(image), location)
     text = image[_PREAMBLE.size : start]
     if hashlib.sha256(text).digest() != head[-32:]:
-        raise damaged("its header does not match its checksum", place)
+        raise damaged("its header does not match its checksum", location)
     try:
         header = json.loads(bytes(text))
         version = _check_format(header, head)
-        return _container(version, header, image, start, place)
+        return _container(version, header, image, start, location)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise damaged("its header makes no sense", place) from error
+        raise damaged("its header makes no sense", location) from error
 
 
 def _check_format(header: dict[str, Any], head: bytes) -> int:
@@ -193,7 +193,7 @@ def _check_format(header: dict[str, Any], head: bytes) -> int:
 
 
 def _container(
-    version: int, header: dict[str, Any], image: memoryview, start: int, place: Place
+    version: int, header: dict[str, Any], image: memoryview, start: int, location: Location
 ) -> Container:
     data = image[start:]
     sections, padded, digests = {}, {}, {}
@@ -207,54 +207,56 @@ def _container(
         digests[name] = digest
     if end != len(data):
         raise ValueError("sections have to fill the file")
-    return Container(version, header, sections, digests, padded, place, image)
+    return Container(version, header, sections, digests, padded, location, image)
 
 
-def _check_preamble(head: bytes, size: int, place: Place) -> int:
+def _check_preamble(head: bytes, size: int, location: Location) -> int:
     """The number of bytes of the header; refuses what Graft did not write, or not this Graft."""
     if head[: len(MAGIC)] != MAGIC[: len(head)] or not head:
-        raise _foreign(head, place)
+        raise _foreign(head, location)
     if len(head) < _PREAMBLE.size:
-        raise damaged(f"it ends after {len(head)} bytes", place)
+        raise damaged(f"it ends after {len(head)} bytes", location)
     _, version, nothing, header_bytes, file_bytes, _ = _PREAMBLE.unpack(head)
     if version > FORMAT:
         raise ArtifactError(
             f"this file is in format {version}, and this Graft reads formats up to {FORMAT}",
-            place,
+            location,
             hint="update Graft, or compile the model again with this one",
         )
     if 1 <= version < OLDEST:
         raise ArtifactError(
             f"this file is in format {version}, and this Graft reads formats from {OLDEST} on",
-            place,
+            location,
             hint="compile the model again",
         )
     if size != file_bytes:
-        raise damaged(f"it has {size} bytes and should have {file_bytes}", place)
+        raise damaged(f"it has {size} bytes and should have {file_bytes}", location)
     room = size - _PREAMBLE.size
     if version < 1 or nothing or header_bytes > room or header_bytes % ALIGNMENT:
-        raise damaged("its first bytes make no sense", place)
+        raise damaged("its first bytes make no sense", location)
     return int(header_bytes)
 
 
-def _foreign(head: bytes, place: Place) -> ArtifactError:
+def _foreign(head: bytes, location: Location) -> ArtifactError:
     hint = ""
-    if place.source.endswith(".onnx") or head[:1] == b"\x08":
+    if location.source.endswith(".onnx") or head[:1] == b"\x08":
         hint = "this looks like an ONNX model: graft.compile takes it"
     elif head[:6] == MAGIC[:6]:
         hint = "line ends were converted: copy the file in binary mode"
-    return ArtifactError("this is not a file that Graft wrote", place, hint)
+    return ArtifactError("this is not a file that Graft wrote", location, hint)
 
 
-def damaged(how: str, place: Place) -> ArtifactError:
+def damaged(how: str, location: Location) -> ArtifactError:
     """The error for a file that is not as it was written."""
     hint = "copy the file again, or compile the model again"
-    return ArtifactError(f"this file is damaged: {how}", place, hint)
+    return ArtifactError(f"this file is damaged: {how}", location, hint)
 
 
-def contradictory(error: Exception, place: Place | None = None) -> ArtifactError:
+def contradictory(error: Exception, location: Location | None = None) -> ArtifactError:
     """The error for a file that is as it was written, and makes no sense."""
-    return ArtifactError(f"this file contradicts itself: {error}", place, "compile the model again")
+    return ArtifactError(
+        f"this file contradicts itself: {error}", location, "compile the model again"
+    )
 
 
 def digest(piece: memoryview) -> str:

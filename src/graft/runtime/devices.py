@@ -231,7 +231,7 @@ def _regions_by_space(program: Program, functions: Mapping[str, Runner]) -> dict
         if step.function not in functions:
             raise UserError(
                 f"the program calls the function '{step.function}', which is not given",
-                place=step.location,
+                location=step.location,
                 hint=f"functions={{'{step.function}': ...}} supplies it",
             )
         function = functions[step.function]

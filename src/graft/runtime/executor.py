@@ -287,7 +287,7 @@ class Executor:
                     message = message.replace(text, str(number))
                 sizes = ", ".join(f"{name} = {symbols[name]}" for name in names)
                 message = f"{message} (with {sizes})" if sizes else message
-                return EvaluationError(message, check.place, refused.hint)
+                return EvaluationError(message, check.location, refused.hint)
         raise InternalError(f"nobody knows of {failure}")
 
     def _list_error(self, step: ListOp, run: Run) -> GraftError:

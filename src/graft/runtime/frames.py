@@ -16,7 +16,7 @@ import numpy as np
 
 from graft.base import capacity
 from graft.base.dtypes import Array, DType
-from graft.base.errors import EvaluationError, Place
+from graft.base.errors import EvaluationError, Location
 from graft.program.bytecode_segments import WORK_PER_OPERATION
 from graft.program.bytecode_work import Image
 from graft.program.layout import (
@@ -125,7 +125,7 @@ class Frame:
         self.words[Header.LONG] = LONG_WORK if times is None else _NEVER
 
     @property
-    def location(self) -> Place | None:
+    def location(self) -> Location | None:
         """The node of the last instruction."""
         position = (self.words[Header.PC] - self.base) // _WORD
         return self.image.location(position - 1)

@@ -316,5 +316,5 @@ def test_what_grows_without_bound_is_refused(
     for module in both(text):
         with pytest.raises(EvaluationError, match=message) as error:
             module.run(None, {"x": numbers(1000)})
-        assert error.value.place is not None
-        assert error.value.place.node.startswith("grow")
+        assert error.value.location is not None
+        assert error.value.location.node.startswith("grow")

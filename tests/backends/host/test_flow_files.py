@@ -180,8 +180,8 @@ def test_one_check_for_compiled_and_loaded(
     for runs in (module, session):
         with pytest.raises(EvaluationError, match=message) as error:
             runs.run(None, {"x": numbers(*one), "y": numbers(*other)})
-        assert error.value.place is not None
-        assert error.value.place.node == "mix"
+        assert error.value.location is not None
+        assert error.value.location.node == "mix"
         said.append(str(error.value))
         runs.run(None, {"x": numbers(4, 4), "y": numbers(4, 4)})
     assert said[0] == said[1]
@@ -228,8 +228,8 @@ def test_what_rules_say_of_numbers_is_kept(
     for runs in (host, session):
         with pytest.raises(EvaluationError, match=message) as error:
             runs.run(None, {"x": numbers(*bad)})
-        assert error.value.place is not None
-        assert error.value.place.node == "space"
+        assert error.value.location is not None
+        assert error.value.location.node == "space"
 
 
 def test_constants_are_mapped_and_shared(tmp_path: Path) -> None:

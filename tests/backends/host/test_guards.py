@@ -211,8 +211,8 @@ def refused(run: Any, message: str, name: str = "it") -> None:
         run()
     assert isinstance(caught.value, UserError)
     assert caught.value.message.startswith(message)
-    assert caught.value.place is not None
-    assert caught.value.place.node == name
+    assert caught.value.location is not None
+    assert caught.value.location.node == name
 
 
 @pytest.mark.parametrize("shapes", BINDINGS)

@@ -71,7 +71,7 @@ def test_what_a_rule_refuses_is_refused_by_the_file_too(tmp_path: Path) -> None:
             UserError, match=r"elements do not fill \[3, 7\] \(with n = 5\)"
         ) as error:
             one.run(None, {**feeds("reshape"), "a": np.array([3, 7])})
-        assert error.value.place is not None
+        assert error.value.location is not None
 
 
 def test_files_with_size_functions_run_without_the_compiler(tmp_path: Path) -> None:

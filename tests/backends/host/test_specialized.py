@@ -240,8 +240,8 @@ def test_sizes_that_the_model_cannot_have() -> None:
     assert module.run(None, {"x": numbers(1, 4)})[0].shape == (5, 4)
     with pytest.raises(UserError, match=r"the model cannot have n=3: .*\n?.*") as error:
         graft.compile(model_of(text), shapes={"n": [1, 3]})
-    assert error.value.place is not None
-    assert error.value.place.node == "mix"
+    assert error.value.location is not None
+    assert error.value.location.node == "mix"
 
 
 def test_inputs_that_do_not_fit_are_refused_as_ever() -> None:

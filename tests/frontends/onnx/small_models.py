@@ -99,6 +99,6 @@ def refused(make: Callable[[], Any], error: type[GraftError], message: str, plac
     assert type(caught.value) is error
     assert isinstance(caught.value, UserError)
     assert message in caught.value.message
-    assert caught.value.place is not None
-    assert caught.value.place.source in ("<ModelProto>", "<bytes>")
-    assert caught.value.place.node == place
+    assert caught.value.location is not None
+    assert caught.value.location.source in ("<ModelProto>", "<bytes>")
+    assert caught.value.location.node == place

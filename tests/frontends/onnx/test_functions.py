@@ -149,7 +149,7 @@ def test_bad_functions(functions: list[str], message: str) -> None:
         import_model(model_of(text))
     assert message in str(caught.value)
     assert isinstance(caught.value, (ModelError, UnsupportedError))
-    assert caught.value.place is not None
+    assert caught.value.location is not None
 
 
 def test_a_recursion_that_no_name_shows() -> None:
@@ -168,8 +168,8 @@ def test_places_name_the_way_to_a_node() -> None:
         "g (float[n] x) => (float[n] y) { [outer] y = my.twice<by = 5.0>(x) }", SCALE, TWICE
     )
     last = imported(text).nodes[-1]
-    assert last.place is not None
-    assert last.place.node == "outer/scale_1/Mul_1"
+    assert last.location is not None
+    assert last.location.node == "outer/scale_1/Mul_1"
 
 
 def graph_of(nodes: list[onnx.NodeProto], inputs: list[str], outputs: list[str]) -> onnx.GraphProto:
@@ -322,8 +322,8 @@ def test_bad_graphs(nodes: str, message: str, kind: str) -> None:
     with pytest.raises(GraftError) as caught:
         import_model(model_of(f"g (bool c, float[n] x) => (float[n] y) {{ {nodes} }}"))
     assert message in str(caught.value)
-    assert caught.value.place is not None
-    assert caught.value.place.kind == kind
+    assert caught.value.location is not None
+    assert caught.value.location.kind == kind
 
 
 def test_graphs_in_functions_nested_too_deeply() -> None:

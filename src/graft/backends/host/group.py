@@ -92,7 +92,7 @@ class Group:
     @property
     def note(self) -> str:
         """What the group is and where it comes from, for people who read its kernel."""
-        place = self.node.place.node if self.node.place else ""
+        place = self.node.location.node if self.node.location else ""
         return f"{self.label} {place or self.output.name}"
 
     @property

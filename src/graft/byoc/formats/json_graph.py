@@ -149,7 +149,7 @@ def with_calls(region: Graph, backend: Backend) -> Graph:
 def _composite(call: Candidate, region: Graph) -> Node:
     body, last = region_graph(call.nodes, region, call.pattern), call.nodes[-1]
     attrs = {"body": body, "label": call.pattern}
-    return make_node("composite", call.operands, last.outputs, last.place, **attrs)
+    return make_node("composite", call.operands, last.outputs, last.location, **attrs)
 
 
 def json_blob(region: Graph) -> bytes:
@@ -210,5 +210,5 @@ def _plain(value: Any, node: Node) -> Any:
         return value
     raise UnsupportedError(
         f"an attribute of {node.op.name} is {type(value).__name__}, which JSON has not",
-        node.place,
+        node.location,
     )

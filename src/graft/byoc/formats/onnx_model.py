@@ -78,7 +78,7 @@ def to_onnx(region: Graph) -> onnx.ModelProto:
     """A region, or a whole graph, as a model whose inputs and outputs have its names and order."""
     refusal = why_not(region.nodes)
     if refusal is not None:
-        raise UnsupportedError(refusal.reason, refusal.node.place if refusal.node else None)
+        raise UnsupportedError(refusal.reason, refusal.node.location if refusal.node else None)
     values = [value for node in region.nodes for value in node.outputs]
     writer = Writer({value.name for value in (*region.inputs, *values)})
     layers = _biased_layers(region)

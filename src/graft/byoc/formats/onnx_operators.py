@@ -58,7 +58,9 @@ def _check_windows(node: Node, axis: int, extent: int, count: int) -> None:
     starts = np.arange(count) * attrs.strides[axis] - attrs.padding[axis]
     places = starts[:, None] + reach
     if not ((places >= 0) & (places < extent)).any(axis=1).all():
-        raise UnsupportedError("ONNX does not say what a window of padding alone gives", node.place)
+        raise UnsupportedError(
+            "ONNX does not say what a window of padding alone gives", node.location
+        )
 
 
 @writes("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
@@ -260,7 +262,7 @@ def _check_reflection(node: Node) -> None:
     for axis, widths in pad_widths(node.attrs, len(data)).items():
         if max(widths) >= data[axis]:
             reason = f"ONNX does not say how {data[axis]} elements are reflected on and on"
-            raise UnsupportedError(reason, node.place)
+            raise UnsupportedError(reason, node.location)
 
 
 @writes("cast")
@@ -285,9 +287,9 @@ def _layer_norm(writer: Writer, node: Node) -> None:
 @writes("nn.instance_norm")
 def _instance_norm(writer: Writer, node: Node) -> None:
     if node.attrs.axis != 1:
-        raise UnsupportedError("ONNX normalises instances of axis 1", node.place)
+        raise UnsupportedError("ONNX normalises instances of axis 1", node.location)
     if (node.args[0].tensor.rank or 0) < 3:
-        raise UnsupportedError("ONNX normalises instances that have pixels", node.place)
+        raise UnsupportedError("ONNX normalises instances that have pixels", node.location)
     epsilon = node.attrs.epsilon
     writer.emit("InstanceNormalization", names(node.inputs), names(node.outputs), epsilon=epsilon)
 
@@ -295,7 +297,7 @@ def _instance_norm(writer: Writer, node: Node) -> None:
 @writes("nn.batch_norm")
 def _batch_norm(writer: Writer, node: Node) -> None:
     if node.attrs.axis != 1:
-        raise UnsupportedError("ONNX normalises batches along axis 1", node.place)
+        raise UnsupportedError("ONNX normalises batches along axis 1", node.location)
     epsilon = node.attrs.epsilon
     writer.emit("BatchNormalization", names(node.inputs), names(node.outputs), epsilon=epsilon)
 
@@ -332,7 +334,7 @@ def _quantize(writer: Writer, node: Node) -> None:
     """The zero point says the type of the result, so there has to be one."""
     attrs, operands = node.attrs, names(node.inputs)
     if attrs.block_size or attrs.precision is not None or not attrs.saturate:
-        raise UnsupportedError("opset 20 quantises by tensor and by axis alone", node.place)
+        raise UnsupportedError("opset 20 quantises by tensor and by axis alone", node.location)
     if len(operands) < 3 or not operands[2]:
         zeros = np.zeros(extents(node.args[1]), attrs.dtype.numpy)
         operands = [*operands[:2], writer.constant(writer.name(node, "zero_point"), zeros)]
@@ -343,5 +345,5 @@ def _quantize(writer: Writer, node: Node) -> None:
 def _dequantize(writer: Writer, node: Node) -> None:
     attrs = node.attrs
     if attrs.block_size or attrs.dtype not in (None, node.args[1].dtype):
-        raise UnsupportedError("opset 20 dequantises by tensor and by axis alone", node.place)
+        raise UnsupportedError("opset 20 dequantises by tensor and by axis alone", node.location)
     writer.emit("DequantizeLinear", names(node.inputs), names(node.outputs), axis=attrs.axis)

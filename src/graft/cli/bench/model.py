@@ -114,7 +114,7 @@ def _imported(changed: Source, batch: int, first: UserError) -> Graph:
         return import_source(changed)
     except UserError:
         message = f"the model does not work with a batch of {batch}: {first.message}"
-        raise UserError(message, first.place, _FIXED) from first
+        raise UserError(message, first.location, _FIXED) from first
 
 
 def _types(graph: Graph) -> Iterator[tuple[str, Type | None]]:

@@ -246,7 +246,7 @@ def _compared(
 def _random_node(graph: Graph) -> str:
     for node in graph.walk():
         if not node.op.pure:
-            return node.place.node if node.place else node.output.name
+            return node.location.node if node.location else node.output.name
     return ""
 
 

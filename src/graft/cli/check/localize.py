@@ -192,7 +192,7 @@ def _named_values(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> Iterator[tup
 
 def _within(node: Node, name: str) -> bool:
     """Whether the graph's node comes from the ONNX node, or from within a function it calls."""
-    own = "" if node.place is None else node.place.node
+    own = "" if node.location is None else node.location.node
     return own == name or own.startswith(f"{name}/")
 
 

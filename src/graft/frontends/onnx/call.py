@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from graft.base.dtypes import Array, DType
-from graft.base.errors import ModelError, Place, UnsupportedError
+from graft.base.errors import Location, ModelError, UnsupportedError
 from graft.frontends.onnx.functions import find_schema, plain_domain
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.ir.attrs import per_class
@@ -38,7 +38,7 @@ class Call:
     inputs: tuple[Value | None, ...]
     scope: Scope
     opset: int
-    place: Place
+    location: Location
 
     def input(self, position: int) -> Value:
         """An operand that has to be there."""
@@ -150,28 +150,28 @@ class Call:
         if value.shape is None:
             hint = "run ONNX shape inference, or give the model's inputs a shape"
             raise UnsupportedError(
-                f"{self.node.op_type} wants to know the rank of '{value.name}'", self.place, hint
+                f"{self.node.op_type} wants to know the rank of '{value.name}'", self.location, hint
             )
         return len(value.shape)
 
     def fail(self, message: str, hint: str = "") -> NoReturn:
         """Refuse a node that breaks ONNX's rules."""
-        raise ModelError(message, self.place, hint)
+        raise ModelError(message, self.location, hint)
 
     def unsupported(self, message: str, hint: str = "") -> NoReturn:
         """Refuse a node that is valid but not served."""
-        raise UnsupportedError(message, self.place, hint)
+        raise UnsupportedError(message, self.location, hint)
 
 
 def delegate(call: Call, op_type: str, *operands: Value | None, **attributes: Any) -> Value:
     """Lower another ONNX operator (of the same domain and opset) in this one's stead."""
     node = onnx.helper.make_node(op_type, [], [""], domain=call.node.domain, **attributes)
-    return call.scope.lower_call(node, operands, call.place)[0]
+    return call.scope.lower_call(node, operands, call.location)[0]
 
 
 def allow(call: Call, message: str, consequence: str) -> None:
     """Put up with a node that breaks ONNX's rules, with a warning; refuse it if strict."""
-    call.scope.source.leniency.allow(ModelError(message, call.place), consequence)
+    call.scope.source.leniency.allow(ModelError(message, call.location), consequence)
 
 
 def _defaults(call: Call) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx
 
-from graft.base.errors import ModelError, Place, UnsupportedError, UserError
+from graft.base.errors import Location, ModelError, UnsupportedError, UserError
 from graft.frontends.onnx.leniency import Leniency
 from graft.frontends.onnx.types import type_to_onnx
 from graft.ir.graph import Value
@@ -68,8 +68,8 @@ def local_functions(model: onnx.ModelProto, source: str) -> dict[FunctionKey, on
     for function in model.functions:
         key = (plain_domain(function.domain), function.name, function.overload)
         if key in result:
-            place = Place(source, function.name, "function")
-            raise ModelError(f"there are two functions '{_full_name(function)}'", place)
+            location = Location(source, function.name, "function")
+            raise ModelError(f"there are two functions '{_full_name(function)}'", location)
         result[key] = function
     return result
 
@@ -80,7 +80,7 @@ def _full_name(function: onnx.FunctionProto) -> str:
 
 
 def opset_versions(
-    imports: Iterable[onnx.OperatorSetIdProto], place: Place, leniency: Leniency
+    imports: Iterable[onnx.OperatorSetIdProto], location: Location, leniency: Leniency
 ) -> dict[str, int]:
     """Opset versions by domain; `ai.onnx` is the empty domain."""
     result: dict[str, int] = {}
@@ -88,16 +88,16 @@ def opset_versions(
         domain, version = plain_domain(entry.domain), entry.version
         if result.setdefault(domain, version) != version:
             both = f"opsets {result[domain]} and {version}{_of(domain)} are both imported"
-            leniency.allow(ModelError(both, place), "the latter counts")
+            leniency.allow(ModelError(both, location), "the latter counts")
         result[domain] = version
     for domain, version in result.items():
         of = _of(domain)
         newest = onnx.defs.C.schema_version_map().get(domain, (1, version))[1]
         if not 1 <= version <= _LARGEST_VERSION:
-            raise ModelError(f"there is no opset {version}{of}", place)
+            raise ModelError(f"there is no opset {version}{of}", location)
         if version > newest:
             message = f"opset {version}{of} is newer than onnx knows ({newest})"
-            raise UnsupportedError(message, place, "upgrade the onnx package")
+            raise UnsupportedError(message, location, "upgrade the onnx package")
     return result
 
 
@@ -105,12 +105,12 @@ def _of(domain: str) -> str:
     return f" of '{domain}'" if domain else ""
 
 
-def opset_of(domain: str, opsets: Mapping[str, int], leniency: Leniency, place: Place) -> int:
+def opset_of(domain: str, opsets: Mapping[str, int], leniency: Leniency, location: Location) -> int:
     """The version in which a domain's operators are meant; the newest where it is not imported."""
     version = opsets.get(domain, _IMPLIED.get(domain))
     if version is not None:
         return version
-    error = ModelError(f"the model imports no opset of domain '{domain}'", place)
+    error = ModelError(f"the model imports no opset of domain '{domain}'", location)
     if domain not in onnx.defs.C.schema_version_map():
         raise error
     newest = int(onnx.defs.C.schema_version_map()[domain][1])
@@ -136,7 +136,7 @@ def inlined_size(model: onnx.ModelProto, functions: Functions, source: str) -> i
     if total > limit:
         name = max(calls, key=lambda key: calls[key] * sizes[key])[1]
         message = f"with the function '{name}' inlined there are more than {limit} nodes"
-        raise ModelError(message, Place(source, name, "function"))
+        raise ModelError(message, Location(source, name, "function"))
     return total
 
 
@@ -176,20 +176,20 @@ def entered(function: onnx.FunctionProto, inlined: tuple[str, ...]) -> tuple[str
     return within
 
 
-def unknown_operator(node: onnx.NodeProto, opset: int, place: Place) -> UserError:
+def unknown_operator(node: onnx.NodeProto, opset: int, location: Location) -> UserError:
     """The error for an operator that nothing lowers."""
     if node.overload:
         name, overload = node.op_type, node.overload
-        return ModelError(f"the function '{name}' has no overload '{overload}'", place)
+        return ModelError(f"the function '{name}' has no overload '{overload}'", location)
     if node.domain in ("", "ai.onnx", "ai.onnx.ml"):
         return UnsupportedError(
             f"operator {node.op_type} of opset {opset} is not known",
-            place,
+            location,
             "check the spelling, or convert the model to a newer opset",
         )
     return UnsupportedError(
         f"operator {node.op_type} belongs to the foreign domain '{node.domain}'",
-        place,
+        location,
         "register a lowering, add a local function that defines it, or export without it",
     )
 
@@ -208,7 +208,7 @@ def check_attributes(node: onnx.NodeProto) -> None:
 
 
 def check_call(
-    function: onnx.FunctionProto, node: onnx.NodeProto, leniency: Leniency, place: Place
+    function: onnx.FunctionProto, node: onnx.NodeProto, leniency: Leniency, location: Location
 ) -> None:
     """Refuse a call of a local function with too many operands, or unknown attributes.
 
@@ -219,11 +219,11 @@ def check_call(
     for attribute in node.attribute:
         if attribute.name not in known:
             message = f"the function '{function.name}' has no '{attribute.name}'"
-            leniency.allow(ModelError(message, place), IGNORED)
+            leniency.allow(ModelError(message, location), IGNORED)
 
 
 def check_against_schema(
-    node: onnx.NodeProto, domain: str, opset: int, leniency: Leniency, place: Place
+    node: onnx.NodeProto, domain: str, opset: int, leniency: Leniency, location: Location
 ) -> onnx.NodeProto:
     """Refuse wrong operand counts and attributes that the operator does not have.
 
@@ -245,12 +245,12 @@ def check_against_schema(
     unknown = [a.name for a in node.attribute if a.name not in schema.attributes]
     for name in unknown:
         message = f"{node.op_type} of opset {opset} has no '{name}'"
-        leniency.allow(ModelError(message, place), IGNORED)
-    return _with_typed_attributes(without_attributes(node, unknown), schema, leniency, place)
+        leniency.allow(ModelError(message, location), IGNORED)
+    return _with_typed_attributes(without_attributes(node, unknown), schema, leniency, location)
 
 
 def _with_typed_attributes(
-    node: onnx.NodeProto, schema: onnx.defs.OpSchema, leniency: Leniency, place: Place
+    node: onnx.NodeProto, schema: onnx.defs.OpSchema, leniency: Leniency, location: Location
 ) -> onnx.NodeProto:
     """Refuse attributes of other types than the schema's, except a Constant's, which is renamed."""
     known: Mapping[str, Any] = schema.attributes
@@ -259,7 +259,7 @@ def _with_typed_attributes(
         if not attribute.type or kinds[attribute.name] == attribute.type:
             continue
         error = ModelError(
-            f"attribute '{attribute.name}' of {node.op_type} has a wrong type", place
+            f"attribute '{attribute.name}' of {node.op_type} has a wrong type", location
         )
         meant = [name for name, kind in kinds.items() if kind == attribute.type]
         if node.op_type != "Constant" or len(meant) != 1 or len(node.attribute) != 1:

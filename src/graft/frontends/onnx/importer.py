@@ -14,7 +14,7 @@ import onnx
 
 from graft.base.dims import AnyDim, bare_symbol, parse_dim, symbols_of
 from graft.base.dtypes import Array, dtype_of
-from graft.base.errors import ModelError, ParseError, Place, UnsupportedError
+from graft.base.errors import Location, ModelError, ParseError, UnsupportedError
 from graft.frontends.onnx import lower  # noqa: F401  (registers the lowerings)
 from graft.frontends.onnx.functions import inlined_size, local_functions, opset_versions
 from graft.frontends.onnx.reader import Source, read_model
@@ -52,10 +52,10 @@ def import_source(source: Source, stacklevel: int = 1) -> Graph:
 
 
 def _imported(source: Source) -> Graph:
-    model, place = source.model, Place(source.name)
-    opsets = opset_versions(model.opset_import, place, source.leniency)
+    model, location = source.model, Location(source.name)
+    opsets = opset_versions(model.opset_import, location, source.leniency)
     if not opsets:
-        raise ModelError("the model does not say which opset it uses", place)
+        raise ModelError("the model does not say which opset it uses", location)
     functions = local_functions(model, source.name)
     size = inlined_size(model, functions, source.name)
     builder = Builder(model.graph.name or "main")
@@ -77,8 +77,8 @@ def _output_names(source: Source) -> list[str]:
     for info in source.model.graph.output:
         names.append(fresh(info.name))
         if names[-1] != info.name:
-            place = Place(source.name, info.name, "output")
-            error = ModelError(f"the output '{info.name}' is listed twice", place)
+            location = Location(source.name, info.name, "output")
+            error = ModelError(f"the output '{info.name}' is listed twice", location)
             source.leniency.allow(error, f"the second one is called '{names[-1]}'")
     return names
 
@@ -90,15 +90,18 @@ def _declare_inputs(scope: Scope, builder: Builder, source: Source) -> None:
     symbols = {dim.dim_param for info in free for dim in info.type.tensor_type.shape.dim}
     for info in source.model.graph.input:
         if info.name in seen:
-            raise ModelError(f"the input '{info.name}' is declared twice", Place(source.name))
+            raise ModelError(f"the input '{info.name}' is declared twice", Location(source.name))
         seen.add(info.name)
-        default, place = scope.initializers.get(info.name), Place(source.name, info.name, "input")
+        default, location = (
+            scope.initializers.get(info.name),
+            Location(source.name, info.name, "input"),
+        )
         if default is None:
-            type_ = map_dims(_declared(info, place), partial(_in_symbols, symbols=symbols))
+            type_ = map_dims(_declared(info, location), partial(_in_symbols, symbols=symbols))
             scope.values[info.name] = builder.input(info.name, type_)
         elif info.type.WhichOneof("value"):
             array = default.array if isinstance(default, Literal) else default
-            _check_default(_declared(info, place), array, place)
+            _check_default(_declared(info, location), array, location)
 
 
 def _in_symbols(dim: AnyDim, symbols: Collection[str]) -> AnyDim:
@@ -115,27 +118,27 @@ def _in_symbols(dim: AnyDim, symbols: Collection[str]) -> AnyDim:
     return written if symbols_of(written) and symbols_of(written) <= set(symbols) else dim
 
 
-def _check_default(declared: Type, array: Array, place: Place) -> None:
+def _check_default(declared: Type, array: Array, location: Location) -> None:
     actual = TensorType(dtype_of(array.dtype), array.shape)
     if not compatible(declared, actual):
-        raise ModelError(f"declared {declared}, but its initialiser is {actual}", place)
+        raise ModelError(f"declared {declared}, but its initialiser is {actual}", location)
 
 
-def _declared(info: onnx.ValueInfoProto, place: Place) -> Type:
+def _declared(info: onnx.ValueInfoProto, location: Location) -> Type:
     try:
         return type_from_onnx(info.type)
     except (ModelError, UnsupportedError) as error:
-        raise error.at(place) from None
+        raise error.at(location) from None
 
 
 def _check_output(info: onnx.ValueInfoProto, value: Value, source: Source) -> None:
     if not info.type.WhichOneof("value"):
         return
-    place = Place(source.name, info.name, "output")
-    declared = _declared(info, place)
+    location = Location(source.name, info.name, "output")
+    declared = _declared(info, location)
     if compatible(_without_mere_names(declared, value.type), value.type):
         return
-    error = ModelError(f"declared {declared}, but computed as {value.type}", place)
+    error = ModelError(f"declared {declared}, but computed as {value.type}", location)
     if join(declared, value.type) is not None:  # only the shapes differ
         source.leniency.allow(error, "the computed one counts")
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 
-from graft.base.errors import ModelWarning, Place, UserError
+from graft.base.errors import Location, ModelWarning, UserError
 
 
 @dataclass
@@ -17,20 +17,20 @@ class Leniency:
     """How one model's mistakes are treated: errors if `strict`, else collected."""
 
     strict: bool = False
-    places: dict[str, dict[Place, None]] = field(default_factory=dict)  # by message
+    locations: dict[str, dict[Location, None]] = field(default_factory=dict)  # by message
 
     def allow(self, error: UserError, consequence: str) -> None:
         """Raise the error if strict; else note it, and what is done instead."""
         if self.strict:
             raise error
-        noted = self.places.setdefault(f"{error.message}; {consequence}", {})
-        noted[error.place or Place()] = None
+        noted = self.locations.setdefault(f"{error.message}; {consequence}", {})
+        noted[error.location or Location()] = None
 
     def warn(self, stacklevel: int) -> None:
         """Warn of the mistakes that were tolerated since the last call."""
-        for message, places in self.places.items():
-            first, *others = places
+        for message, locations in self.locations.items():
+            first, *others = locations
             more = f", and {len(others)} more" if others else ""
             where = f" ({first}{more})" if str(first) else more
             warnings.warn(f"{message}{where}", ModelWarning, stacklevel=stacklevel + 1)
-        self.places.clear()
+        self.locations.clear()

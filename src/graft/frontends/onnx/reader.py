@@ -17,7 +17,7 @@ import onnx
 from onnx.serialization import registry
 
 from graft.base.dtypes import Array
-from graft.base.errors import ModelError, Place
+from graft.base.errors import Location, ModelError
 from graft.frontends.onnx.leniency import Leniency
 from graft.frontends.onnx.skeleton import (
     SeededWeight,
@@ -78,9 +78,9 @@ class Source:
 
     def _new(self, name: str, seen: set[str]) -> str:
         if not name:
-            raise ModelError("an initialiser lacks a name", Place(source=self.name))
+            raise ModelError("an initialiser lacks a name", Location(source=self.name))
         if name in seen:
-            error = ModelError(f"initialiser '{name}' is given twice", Place(source=self.name))
+            error = ModelError(f"initialiser '{name}' is given twice", Location(source=self.name))
             self.leniency.allow(error, "the latest counts")
         seen.add(name)
         return name
@@ -147,7 +147,9 @@ def _mapped(path: Path) -> Buffer:
 
 def _from_buffer(weights: Weights, written_as: str) -> Source:
     if not len(weights.data):
-        raise ModelError("the model is empty", Place(source=weights.name), "has it been written?")
+        raise ModelError(
+            "the model is empty", Location(source=weights.name), "has it been written?"
+        )
     try:
         model = _parsed(weights, written_as)
     except MemoryError:
@@ -156,7 +158,7 @@ def _from_buffer(weights: Weights, written_as: str) -> Source:
         # Each format has its own errors; all of them say that the file is not what it should be.
         detail = " ".join(str(error).split())[:300]
         message = f"not a readable ONNX model: {detail}: truncated or damaged?"
-        raise ModelError(message, Place(source=weights.name), _hint(weights)) from error
+        raise ModelError(message, Location(source=weights.name), _hint(weights)) from error
     return _source(model, weights)
 
 
@@ -172,16 +174,16 @@ def _parsed(weights: Weights, written_as: str) -> onnx.ModelProto:
 
 
 def _source(model: onnx.ModelProto, weights: Weights) -> Source:
-    place = Place(source=weights.name)
+    location = Location(source=weights.name)
     if not model.ir_version or not model.HasField("graph"):
         lacking = "graph" if model.ir_version else "IR version"
         message = f"not a readable ONNX model: it has no {lacking}: truncated or damaged?"
-        raise ModelError(message, place, _hint(weights))
+        raise ModelError(message, location, _hint(weights))
     for message, depth in nested_messages(model):
         if depth > MOST_NESTED:
-            raise ModelError(f"the model is nested more than {MOST_NESTED} messages deep", place)
+            raise ModelError(f"the model is nested more than {MOST_NESTED} messages deep", location)
         if not _is_text(message):
-            raise ModelError("a name in the model is not UTF-8: is the file damaged?", place)
+            raise ModelError("a name in the model is not UTF-8: is the file damaged?", location)
     return Source(model, weights.name, weights, seeded_weights(model, weights.name))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import onnx
 
 from graft.base.dtypes import Array
-from graft.base.errors import GraftError, ModelError, Place, UnsupportedError
+from graft.base.errors import GraftError, Location, ModelError, UnsupportedError
 from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.functions import (
     Functions,
@@ -64,10 +64,10 @@ class Budget:
 
     left: int
 
-    def spend(self, place: Place) -> None:
+    def spend(self, location: Location) -> None:
         self.left -= 1
         if self.left < 0:
-            raise ModelError("importing has no end: are loops nested in loops?", place)
+            raise ModelError("importing has no end: are loops nested in loops?", location)
 
 
 @dataclass
@@ -114,10 +114,10 @@ class Scope:
         return self.caller.lookup(outside) if self.caller is not None and outside else None
 
     def _constant(self, literal: Literal, name: str) -> Value:
-        """A constant that no node has made; it has no place, since it may serve many nodes."""
-        place, self.builder.place = self.builder.place, None
+        """Add a constant without a source location, since it may serve many nodes."""
+        location, self.builder.location = self.builder.location, None
         value = self.builder.constant(literal, out=name)
-        self.builder.place = place
+        self.builder.location = location
         self.constants.add(value)
         return value
 
@@ -161,106 +161,112 @@ class Scope:
         """Lower nodes in order."""
         for index, node in enumerate(nodes):
             label = node.name or f"{node.op_type}_{index}"
-            place = Place(self.source.name, f"{self.path}{label}", node.op_type)
-            self.budget.spend(place)
+            location = Location(self.source.name, f"{self.path}{label}", node.op_type)
+            self.budget.spend(location)
             if not any(node.output) and not self.source.leniency.strict:
-                error = ModelError("a node has no results", place)
+                error = ModelError("a node has no results", location)
                 self.source.leniency.allow(error, "it is left out")
                 continue
-            operands = tuple(self._operand(name, place) for name in node.input)
+            operands = tuple(self._operand(name, location) for name in node.input)
             since = len(self.builder)
-            results = self.lower_call(node, operands, place)
+            results = self.lower_call(node, operands, location)
             defined: dict[Value | None, Value] = {}  # a result may come twice
             for name, value in zip_longest(node.output, results[: len(node.output)]):
                 if name and value in defined:
-                    self._define(name, defined[value], len(self.builder), place)
+                    self._define(name, defined[value], len(self.builder), location)
                 elif name:
-                    defined[value] = self._define(name, value, since, place)
+                    defined[value] = self._define(name, value, since, location)
 
-    def _operand(self, name: str, place: Place) -> Value | None:
+    def _operand(self, name: str, location: Location) -> Value | None:
         if not name:
             return None
         value = self.lookup(name)
         if value is None and not self._is_absent(name):
             raise ModelError(
                 f"'{plain_name(name)}' is neither an input, an initialiser nor any node's result",
-                place,
+                location,
                 "the file may have lost its weights, or its nodes form a cycle",
             )
         return value
 
-    def _define(self, name: str, value: Value | None, since: int, place: Place) -> Value:
+    def _define(self, name: str, value: Value | None, since: int, location: Location) -> Value:
         if name in self.values or name in self.initializers:
-            raise ModelError(f"'{plain_name(name)}' is defined twice", place)
+            raise ModelError(f"'{plain_name(name)}' is defined twice", location)
         if value is None:
-            raise UnsupportedError(f"the result '{plain_name(name)}' is not available", place)
+            raise UnsupportedError(f"the result '{plain_name(name)}' is not available", location)
         if name in self.declared:
-            _check_declared(name, self.declared[name], value.type, place, self.source.leniency)
+            _check_declared(name, self.declared[name], value.type, location, self.source.leniency)
         if value not in self.constants:
             value = self.builder.rename(value, plain_name(name), since)
         self.values[name] = value
         return value
 
     def lower_call(
-        self, node: onnx.NodeProto, operands: tuple[Value | None, ...], place: Place
+        self, node: onnx.NodeProto, operands: tuple[Value | None, ...], location: Location
     ) -> tuple[Value, ...]:
         """Lower one node on these operands."""
-        self.builder.place = place
+        self.builder.location = location
         domain = plain_domain(node.domain)
         leniency = self.source.leniency
         try:
             function = self.functions.get(called(node))
             if function is not None:
-                check_call(function, node, leniency, place)
+                check_call(function, node, leniency, location)
                 within = entered(function, self.inlined)
-                return self._inline(function, with_own_names(node), operands, place, within)
-            opset = opset_of(domain, self.opsets, leniency, place)
+                return self._inline(function, with_own_names(node), operands, location, within)
+            opset = opset_of(domain, self.opsets, leniency, location)
             lowering = key(domain, node.op_type)
             if lowering not in LOWERINGS:
-                return self._by_schema(node, operands, opset, place)
-            node = check_against_schema(node, domain, opset, leniency, place)
+                return self._by_schema(node, operands, opset, location)
+            node = check_against_schema(node, domain, opset, leniency, location)
             if domain == "" and opset < MODERN:
                 node, operands = modernize(node, operands, opset, self.builder)
-            results = LOWERINGS.get(lowering)(Call(node, operands, self, opset, place))
+            results = LOWERINGS.get(lowering)(Call(node, operands, self, opset, location))
         except GraftError as error:
-            raise error.at(place) from error.__cause__
+            raise error.at(location) from error.__cause__
         return results if isinstance(results, tuple) else (results,)  # type: ignore[return-value]
 
     def _by_schema(
-        self, node: onnx.NodeProto, operands: tuple[Value | None, ...], opset: int, place: Place
+        self,
+        node: onnx.NodeProto,
+        operands: tuple[Value | None, ...],
+        opset: int,
+        location: Location,
     ) -> tuple[Value, ...]:
         """Lower through the function body that ONNX itself defines the operator by."""
         node = with_own_names(node)
         body = function_body(node, operands, opset)
         if body is None:
-            raise unknown_operator(node, opset, place)
+            raise unknown_operator(node, opset, location)
         domain = plain_domain(node.domain)
-        node = check_against_schema(node, domain, opset, self.source.leniency, place)
-        return self._inline(body, node, operands, place, self.inlined)
+        node = check_against_schema(node, domain, opset, self.source.leniency, location)
+        return self._inline(body, node, operands, location, self.inlined)
 
     def _inline(
         self,
         function: onnx.FunctionProto,
         node: onnx.NodeProto,
         operands: tuple[Value | None, ...],
-        place: Place,
+        location: Location,
         inlined: tuple[str, ...],
     ) -> tuple[Value, ...]:
         if self.depth >= MAX_DEPTH:
-            raise ModelError(f"functions or graphs are nested more than {MAX_DEPTH} deep", place)
+            raise ModelError(f"functions or graphs are nested more than {MAX_DEPTH} deep", location)
         if len(operands) > len(function.input):
             count = len(function.input)
-            raise ModelError(f"{function.name} takes {count} operands, has {len(operands)}", place)
-        own = opset_versions(function.opset_import, place, self.source.leniency)
+            raise ModelError(
+                f"{function.name} takes {count} operands, has {len(operands)}", location
+            )
+        own = opset_versions(function.opset_import, location, self.source.leniency)
         opsets = {**self.opsets, **own}
-        inner = self._within(f"{place.node}/", caller=self, opsets=opsets, inlined=inlined)
+        inner = self._within(f"{location.node}/", caller=self, opsets=opsets, inlined=inlined)
         inner.values.update(zip_longest(function.input, operands))
         inner.lower_all(in_order(list(instantiate(function, node)), self.source.name))
-        self.builder.place = place
+        self.builder.location = location
         for name, expected in zip(function.output, node.output, strict=False):
             if expected and inner.lookup(name) is None and not inner._is_absent(name):
                 message = f"the function '{function.name}' does not define its output '{name}'"
-                raise ModelError(message, place)
+                raise ModelError(message, location)
         return tuple(inner.lookup(name) for name in function.output)  # type: ignore[misc]
 
     def _within(self, path: str, **changes: Any) -> Scope:
@@ -283,16 +289,16 @@ class Scope:
 
     def inline(self, proto: onnx.GraphProto, name: str) -> tuple[Value, ...]:
         """Lower a nested graph without inputs as if its nodes stood in this one."""
-        place = self.builder.place
+        location = self.builder.location
         results = self._nested(proto, name, self.builder)._lower_graph(proto)
-        self.builder.place = place
+        self.builder.location = location
         return tuple(results)
 
     def _nested(self, proto: onnx.GraphProto, name: str, builder: Builder) -> Scope:
-        place = self.builder.place
+        location = self.builder.location
         if self.depth >= MAX_DEPTH:
-            raise ModelError(f"graphs are nested more than {MAX_DEPTH} deep", place)
-        path = f"{place.node}/{name}/" if place else f"{name}/"
+            raise ModelError(f"graphs are nested more than {MAX_DEPTH} deep", location)
+        path = f"{location.node}/{name}/" if location else f"{name}/"
         inner = self._within(path, parent=self, builder=builder)
         weights = self.source.weights
         for tensor in proto.initializer:
@@ -315,8 +321,8 @@ class Scope:
         """The value of a graph output."""
         value = self.lookup(name)
         if value is None:
-            place = Place(self.source.name, self.path.rstrip("/"))
-            raise ModelError(f"the output '{plain_name(name)}' is defined nowhere", place)
+            location = Location(self.source.name, self.path.rstrip("/"))
+            raise ModelError(f"the output '{plain_name(name)}' is defined nowhere", location)
         return value
 
 
@@ -330,13 +336,13 @@ def _with_captures(body: Body, captures: Sequence[Value]) -> Graph:
 
 
 def _check_declared(
-    name: str, declared: onnx.TypeProto, type_: Type, place: Place, leniency: Leniency
+    name: str, declared: onnx.TypeProto, type_: Type, location: Location, leniency: Leniency
 ) -> None:
     """Refuse a result of another kind or dtype than the graph declares it with."""
     otherwise = contradiction(declared, type_)
     if not otherwise:
         return
-    error = ModelError(f"'{name}' is declared {otherwise}, but is {type_}", place)
+    error = ModelError(f"'{name}' is declared {otherwise}, but is {type_}", location)
     if not otherwise.startswith("with rank"):
         raise error
     leniency.allow(error, "the computed one counts")
@@ -353,8 +359,10 @@ def nodes_of(scope: Scope, proto: onnx.GraphProto) -> Sequence[onnx.NodeProto]:
         if node.op_type == "Constant" and len(node.output) == 1:
             name = node.output[0]
             if name in latest or name in scope.initializers:
-                place = Place(scope.source.name, f"{scope.path}{node.name or name}", node.op_type)
-                error = ModelError(f"'{plain_name(name)}' is defined twice", place)
+                location = Location(
+                    scope.source.name, f"{scope.path}{node.name or name}", node.op_type
+                )
+                error = ModelError(f"'{plain_name(name)}' is defined twice", location)
                 scope.source.leniency.allow(error, "the latest counts")
                 scope.initializers.pop(name, None)
                 overridden.add(latest.get(name))
@@ -376,8 +384,8 @@ def in_order(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.Node
         return [nodes[i] for i in TopologicalSorter(dict(enumerate(before))).static_order()]
     except CycleError as error:
         first = nodes[min(error.args[1])]
-        place = Place(source, first.name or first.output[0], first.op_type)
-        raise ModelError("the nodes form a cycle", place) from None
+        location = Location(source, first.name or first.output[0], first.op_type)
+        raise ModelError("the nodes form a cycle", location) from None
 
 
 def reads(node: onnx.NodeProto) -> set[str]:

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 
 from graft.base.dtypes import Array
-from graft.base.errors import ModelError, Place, UserError
+from graft.base.errors import Location, ModelError, UserError
 from graft.frontends.onnx.weights import MOST_DIMENSIONS, MOST_ELEMENTS, Weights, is_external
 from graft.frontends.onnx.wire import external_reference, nested_messages
 
@@ -58,20 +58,22 @@ class SeededWeight:
 
 def seeded_weights(model: onnx.ModelProto, source: str) -> dict[str, SeededWeight]:
     """The weights to be drawn, by name; those that have been filled in already are left out."""
-    place = Place(source=source)
+    location = Location(source=source)
     entries = [entry.value for entry in model.metadata_props if entry.key == METADATA_KEY]
     if not entries:
         return {}
     if len(entries) > 1:
-        raise ModelError(f"the metadata entry {METADATA_KEY} is given {len(entries)} times", place)
+        raise ModelError(
+            f"the metadata entry {METADATA_KEY} is given {len(entries)} times", location
+        )
     try:
         specs = json.loads(entries[0], object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise ModelError(
-            f"the metadata entry {METADATA_KEY} is bad JSON: {error}", place
+            f"the metadata entry {METADATA_KEY} is bad JSON: {error}", location
         ) from error
     if not isinstance(specs, dict):
-        raise ModelError(f"the metadata entry {METADATA_KEY} is not a JSON object", place)
+        raise ModelError(f"the metadata entry {METADATA_KEY} is not a JSON object", location)
     stored = {tensor.name for tensor in model.graph.initializer}
     stored |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     computed = {output for node in model.graph.node for output in node.output}
@@ -79,8 +81,8 @@ def seeded_weights(model: onnx.ModelProto, source: str) -> dict[str, SeededWeigh
     for name in missing:
         if not name or name in computed:
             what = f"'{name}' is also what a node computes" if name else "it has no name"
-            raise ModelError(f"a seeded weight clashes: {what}", place)
-    return {name: _checked(name, spec, place) for name, spec in missing.items()}
+            raise ModelError(f"a seeded weight clashes: {what}", location)
+    return {name: _checked(name, spec, location) for name, spec in missing.items()}
 
 
 def fill_skeleton(
@@ -117,19 +119,21 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return result
 
 
-def _checked(name: str, spec: object, place: Place) -> SeededWeight:
+def _checked(name: str, spec: object, location: Location) -> SeededWeight:
     """One entry of the JSON object as a weight."""
     entry = spec if isinstance(spec, dict) else {}
     shape, std, seed = entry.get("shape"), entry.get("std"), entry.get("seed")
     if not isinstance(shape, list) or not all(_is_count(size) for size in shape):
-        raise ModelError(f"seeded weight '{name}' has no shape that is a list of sizes", place)
+        raise ModelError(f"seeded weight '{name}' has no shape that is a list of sizes", location)
     sizes = tuple(shape)
     if len(sizes) > MOST_DIMENSIONS or math.prod(size or 1 for size in sizes) > MOST_ELEMENTS:
-        raise ModelError(f"seeded weight '{name}' has an absurd shape: {str(shape)[:200]}", place)
+        raise ModelError(
+            f"seeded weight '{name}' has an absurd shape: {str(shape)[:200]}", location
+        )
     if not _is_float32(std):
-        raise ModelError(f"seeded weight '{name}' has no std that is a float32 number", place)
+        raise ModelError(f"seeded weight '{name}' has no std that is a float32 number", location)
     if not _is_count(seed):
-        raise ModelError(f"seeded weight '{name}' has no seed that is a whole number", place)
+        raise ModelError(f"seeded weight '{name}' has no seed that is a whole number", location)
     return SeededWeight(sizes, float(std), seed)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
 
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import ModelError, Place, UnsupportedError
+from graft.base.errors import Location, ModelError, UnsupportedError
 
 Buffer = bytes | mmap.mmap
 
@@ -148,7 +148,7 @@ class Weights:
             dtype = dtype_of(numpy_dtype)
         except UnsupportedError:
             message = f"{label} has elements of type {numpy_dtype}, which Graft does not know"
-            raise UnsupportedError(message, Place(source=self.name)) from None
+            raise UnsupportedError(message, Location(source=self.name)) from None
         return _Header(label, dtype, self._shape(tensor.dims, label))
 
     def _shape(self, dims: Iterable[int], label: str) -> tuple[int, ...]:
@@ -254,7 +254,7 @@ class Weights:
         return self._error(message, hint="external data has to travel with the model file")
 
     def _error(self, message: str, hint: str = "") -> ModelError:
-        return ModelError(message, Place(source=self.name), hint)
+        return ModelError(message, Location(source=self.name), hint)
 
 
 # Without O_NONBLOCK, opening a named pipe would wait for a writer.

@@ -152,5 +152,5 @@ def test_searches_around_a_decoder_are_refused_with_a_reason(search: str) -> Non
     with pytest.raises(UnsupportedError, match=f"{search} runs a whole decoder") as caught:
         import_model(given)
     assert caught.value.hint == "export the decoder alone, and write the search around it"
-    assert caught.value.place is not None
-    assert caught.value.place.node == "it"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "it"

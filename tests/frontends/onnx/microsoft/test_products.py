@@ -187,8 +187,8 @@ def test_a_wrong_node_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=message) as caught:
         import_model(model(op_type, operands, **attributes), strict=True)
-    assert caught.value.place is not None
-    assert caught.value.place.node == "it"
+    assert caught.value.location is not None
+    assert caught.value.location.node == "it"
 
 
 def test_the_domain_need_not_be_imported() -> None:

@@ -216,7 +216,9 @@ class _Assembler:
             self.native(group, kernel, stores)
         elif len(group.nodes) > 1 or any(storage.block for storage in stores.values()):
             # fusion and layout choice have asked the same templates
-            raise InternalError(f"a kernel was declared that is not: {kernel.reason}", node.place)
+            raise InternalError(
+                f"a kernel was declared that is not: {kernel.reason}", node.location
+            )
         else:
             self.in_python(node, ReferenceStep, kernel.reason)
 

@@ -23,7 +23,7 @@ from graft.backends.host.passes import measure
 from graft.backends.reference.stored import evaluated_graph, value_of
 from graft.base.dims import bare_symbol, symbols_of
 from graft.base.dtypes import Array, dtype_of
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.byoc.region import borders, region_graph
 from graft.ir.evaluate import evaluator_of
 from graft.ir.graph import Graph, Node, Value
@@ -257,7 +257,7 @@ class _BlockBuilder:
         self._steps += self._program.compile(graph, *numbers, self._ranges)
 
     def _instruction(self, node: Node, part: GraphPart, reason: str) -> Instruction:
-        location = node.place or Place()
+        location = node.location or Location()
         match node.op.name:
             case "if":
                 return self._if(node, part.known)
@@ -283,7 +283,7 @@ class _BlockBuilder:
             return self._region(node, location)
         return self._evaluate(node, reason or "its size is known only from data", location)
 
-    def _region(self, node: Node, location: Place) -> RegionCall:
+    def _region(self, node: Node, location: Location) -> RegionCall:
         attrs, runner = node.attrs, self._compiler.runner(node)
         assert runner is not None
         self._built.functions[attrs.label] = runner
@@ -292,14 +292,14 @@ class _BlockBuilder:
         self._built.makes.append((call, node.output.name))
         return call
 
-    def _evaluate(self, node: Node, reason: str, location: Place) -> Evaluate:
+    def _evaluate(self, node: Node, reason: str, location: Location) -> Evaluate:
         name = f"{node.op.name} {len(self._built.evaluators)}"
         self._built.evaluators[name] = evaluator_of(node)
         self._built.reasons[node.output.name] = reason
         operands, outputs = self._numbered(node.args), self._numbered(node.outputs)
         return Evaluate(name, operands, outputs, evaluated_graph(node), node.op.name, location)
 
-    def _size_function(self, node: Node, known: frozenset[str], location: Place) -> SizeFunction:
+    def _size_function(self, node: Node, known: frozenset[str], location: Location) -> SizeFunction:
         """Symbols in the shapes of the results are set to what the rule says of these; extents that
         are known have to agree with it."""
         rule = size_rules.size_rule(node, self._program.fresh_symbol)
@@ -332,7 +332,7 @@ class _BlockBuilder:
         labels = self._constants.get(node.args[0])
         return labels is not None and labels.dtype == object and labels.ndim == 1
 
-    def _list_op(self, node: Node, location: Place) -> ListOp:
+    def _list_op(self, node: Node, location: Location) -> ListOp:
         attrs: Any = node.attrs
         # The first operand are strings, which become the table.
         is_take = node.op.name == "take"
@@ -379,7 +379,7 @@ class _BlockBuilder:
             self._nested(node, node.attrs.else_branch, captures, known),
             self._nested(node, node.attrs.then_branch, captures, known),
             self._numbered(node.outputs),
-            node.place or Place(),
+            node.location or Location(),
         )
 
     def _loop(self, node: Node, known: frozenset[str]) -> Loop:
@@ -392,7 +392,7 @@ class _BlockBuilder:
             self._numbered(operands[:carried]),
             self._nested(node, node.attrs.body, operands[carried:], known),
             self._numbered(node.outputs),
-            node.place or Place(),
+            node.location or Location(),
         )
 
     def _scan(self, node: Node, known: frozenset[str]) -> Scan:
@@ -407,7 +407,7 @@ class _BlockBuilder:
             tuple(bool(back) for back in attrs.output_directions),
             self._nested(node, attrs.body, node.args[last:], known),
             self._numbered(node.outputs),
-            node.place or Place(),
+            node.location or Location(),
         )
 
 

@@ -32,7 +32,7 @@ from graft.backends.host.storage import Storage
 from graft.backends.reference.stored import evaluated_graph
 from graft.base.dims import AnyDim, Dim, Unknown, product, substitute
 from graft.base.dtypes import DType
-from graft.base.errors import InternalError, Place
+from graft.base.errors import InternalError, Location
 from graft.llvm.emit import SCRATCH_ALIGNMENT, scratch_buffers
 from graft.llvm.types import byte_size
 from graft.loop.index import dim_of
@@ -129,7 +129,7 @@ class _Emitter:
             step.label,
             _or_zero(step.work.macs * 2 + step.work.flops),
             self._moved(step),
-            (step.node.place if step.node else None) or Place(),
+            (step.node.location if step.node else None) or Location(),
             not is_parallel(function),
         )
 
@@ -211,7 +211,7 @@ class _Emitter:
     def _function(
         self, number: str, step: ReferenceStep, read: tuple[int, ...], results: tuple[int, ...]
     ) -> p.Instruction:
-        node, location = step.node, step.node.place or Place()
+        node, location = step.node, step.node.location or Location()
         if isinstance(step, RegionStep):
             return p.RegionCall(str(node.attrs.label), read, results, _label(step), location)
         name = f"{node.op.name}_{number}"
@@ -229,7 +229,7 @@ class _Emitter:
         )
         ends = (on_host, there) if step.upload else (there, on_host)
         direction = "to" if step.upload else "from"
-        label, location = f"{direction} {attrs.backend}", step.region.place or Place()
+        label, location = f"{direction} {attrs.backend}", step.region.location or Location()
         return p.Transfer(str(attrs.label), *ends, step.upload, label, location)
 
     def _device_value(self, device: DeviceBuffer) -> int:

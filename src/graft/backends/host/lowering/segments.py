@@ -22,7 +22,7 @@ from graft.backends.host.passes.split_recurrent import split_recurrent
 from graft.base.dim_questions import provably_different
 from graft.base.dims import Unknown, product
 from graft.base.dtypes import DType
-from graft.base.errors import Place
+from graft.base.errors import Location
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.executable import Accuracy
 from graft.ir.graph import Graph, Node, Value
@@ -171,7 +171,7 @@ def size_checks(nodes: Sequence[Node]) -> tuple[SizeCheck, ...]:
         if not all(map(_is_static, (*node.args, *node.outputs))):
             verdict = explore(partial(_result, node))
             if isinstance(verdict, Test):
-                checks.append(SizeCheck(verdict, node.place or Place()))
+                checks.append(SizeCheck(verdict, node.location or Location()))
     return tuple(checks)
 
 

@@ -54,5 +54,5 @@ def _new_node(
 ) -> Node:
     op = get_op(name)
     (type_,) = op.result_types(attrs, tuple(value.type for value in operands))
-    place = None if node is None else node.place
+    place = None if node is None else node.location
     return Node(op, operands, attrs, (Value(names("out_of_range"), type_),), place)

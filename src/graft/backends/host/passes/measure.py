@@ -81,7 +81,7 @@ def _suppression(node: Node, names: FreshNames) -> list[Node]:
         return []
     bounded = _new_node("vision.bounded_non_max_suppression", node.attrs, names, node.inputs, node)
     operands = bounded.outputs
-    return [bounded, Node(get_op("trimmed"), operands, Attrs(), node.outputs, node.place)]
+    return [bounded, Node(get_op("trimmed"), operands, Attrs(), node.outputs, node.location)]
 
 
 def _unique(node: Node, names: FreshNames) -> list[Node]:
@@ -108,7 +108,7 @@ def _unique(node: Node, names: FreshNames) -> list[Node]:
     shape = ReshapeAttrs((count, *extents[1:]), allowzero=True)
     whole = _new_node("reshape", shape, names, (rows,), node)
     back = TransposeAttrs(tuple(order.index(other) for other in range(len(order))))
-    last = Node(get_op("transpose"), whole.outputs, back, node.outputs[:1], node.place)
+    last = Node(get_op("transpose"), whole.outputs, back, node.outputs[:1], node.location)
     return [transposed, flat, *parts, whole, last]
 
 
@@ -121,7 +121,7 @@ def _bounded_unique(
     inverse = node.outputs[2]
     bounded[2] = inverse
     trimmed = [
-        Node(get_op("trimmed"), (memory, total), Attrs(), (value,), node.place)
+        Node(get_op("trimmed"), (memory, total), Attrs(), (value,), node.location)
         for memory, value in zip(bounded, (values, *node.outputs[1:]), strict=True)
         if value is not inverse
     ]
@@ -149,7 +149,7 @@ def _sizes(node: Node, names: FreshNames) -> Node:
     """The size function of a node: its results are empty-payload tensors of the node's shapes."""
     shapes = [value.tensor.shape for value in node.outputs]
     outputs = tuple(Value(names(SIZES), TensorType(DType.BOOL, shape)) for shape in shapes)
-    return Node(sizes_op(node.op), node.inputs, node.attrs, outputs, node.place)
+    return Node(sizes_op(node.op), node.inputs, node.attrs, outputs, node.location)
 
 
 def _reduction(node: Node, names: FreshNames) -> list[Node]:
@@ -166,9 +166,9 @@ def _reduction(node: Node, names: FreshNames) -> list[Node]:
     extents = type_.shape or ()
     shape = [symbol(names("kept")) if dim is UNKNOWN else dim for dim in extents]
     stem = Value(names(node.output.name), TensorType(data.dtype, tuple(shape)))
-    reduced = Node(node.op, node.inputs, with_axes, (stem,), node.place)
+    reduced = Node(node.op, node.inputs, with_axes, (stem,), node.location)
     attrs = ReshapeAttrs(tuple(known), allowzero=True)
-    view = Node(get_op("reshape"), (stem,), attrs, node.outputs, node.place)
+    view = Node(get_op("reshape"), (stem,), attrs, node.outputs, node.location)
     if size_rule(reduced, names) is None or size_rule(node, names) is None:
         return []
     return [_sizes(reduced, names), _sizes(node, names), reduced, view]
@@ -191,7 +191,7 @@ def _range(node: Node, names: FreshNames) -> list[Node]:
         (None, count.output, None),
         ArangeAttrs(start=0, delta=1),
         node.outputs,
-        node.place,
+        node.location,
     )
     return [*doubles, span, steps, whole, count, _sizes(counted, names), node]
 
@@ -253,4 +253,4 @@ def _new_node(
     results: tuple[Type, ...] = op.result_types(attrs, (*types, *absent))
     stem = node.output.name
     outputs = tuple(Value(names(stem), type_) for type_ in results)
-    return Node(op, inputs, attrs, outputs, node.place)
+    return Node(op, inputs, attrs, outputs, node.location)

@@ -220,7 +220,7 @@ def _scan_of_batches(call: Call) -> tuple[Value, ...]:
     scanned = _scanned_count(call, len(operands))
     carried = len(operands) - scanned
     builder = Builder("sequence", call.scope.builder.symbols)
-    builder.place = call.place
+    builder.location = call.location
     rows = [builder.input(value.name, sliced_type(value.type, 0)[0]) for value in operands]
     length = None if lengths is None else builder.input(lengths.name, TensorType(DType.INT64, ()))
     types = [row.type for row in rows[:carried]]

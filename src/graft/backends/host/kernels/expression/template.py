@@ -187,7 +187,7 @@ class _Tensors:
             return Refusal(made.reason, node)
         for value, tensor in zip(node.outputs, made, strict=True):
             if tensor.dtype is not value.dtype:
-                raise InternalError(f"{node.op.name} is expressed as {tensor.dtype}", node.place)
+                raise InternalError(f"{node.op.name} is expressed as {tensor.dtype}", node.location)
             self._tensors[value] = tensor
         return None
 

@@ -75,7 +75,7 @@ def main_results(
 ) -> tuple[Value, ...]:
     """Lower an operator of ONNX's own, as opset `rules` has it."""
     node = onnx.helper.make_node(op_type, [], [""], **attributes)
-    return _all(LOWERINGS.get(op_type)(Call(node, operands, call.scope, rules, call.place)))
+    return _all(LOWERINGS.get(op_type)(Call(node, operands, call.scope, rules, call.location)))
 
 
 def main_alike(call: Call, op_type: str, *operands: Value | None) -> tuple[Value, ...]:
