@@ -121,7 +121,7 @@ def test_statements_come_back(stmt: Stmt) -> None:
         ("for i in 0 { }", "expected '+:', found '{'"),
         ("x[0] = $", "unexpected character"),
         ("x[0] = exp()", "'exp' needs its dtype"),
-        ("allocate a: float32[1] in argument { }", "expected 'heap' or 'register'"),
+        ("allocate a: float32[1] in argument { }", "expected 'heap', 'shared' or 'register'"),
         ("x[0] = " + "(" * 300, "nested too deeply"),
         ("{" * 300, "nested too deeply"),
     ],

@@ -47,6 +47,8 @@ class Context:
     in_parallel: bool = False
     ranges: dict[str, Range] = field(default_factory=dict)  # of integer variables, as numbers
     claims: bool = False  # whether threads claim the iterations of a parallel loop
+    # On a GPU: first iteration and step of loops that a grid, its blocks or their threads share.
+    shares: dict[str, tuple[Value, Value]] = field(default_factory=dict)
 
     def variable(self, name: str) -> Value:
         """The value of a variable that is in scope."""

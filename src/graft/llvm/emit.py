@@ -10,7 +10,7 @@ accesses to different ones; two that overlap must not be given unless neither is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
@@ -100,23 +100,34 @@ def _bind_scalars(context: Context, function: Function) -> None:
 
 def _bind_buffers(context: Context, function: Function) -> None:
     """Load the buffers' addresses, and lay out scratch memory behind its own."""
-    module = context.builder.module
     arguments = [parameter for parameter in function.parameters if isinstance(parameter, Buffer)]
     scratch = list(scratch_buffers(function))
-    domain = module.metadata(f'distinct !{{SELF, !"{function.name}"}}')
-    everything = [*arguments, *scratch]
-    scopes = [
-        module.metadata(f'distinct !{{SELF, {domain}, !"{buffer.name}"}}') for buffer in everything
-    ]
+    scopes = alias_scopes(context, [*arguments, *scratch])
     pointers = [
         _load_pointer(context, position, b.alignment) for position, b in enumerate(arguments)
     ]
     if scratch:
         base = _load_pointer(context, len(arguments), SCRATCH_ALIGNMENT)
         pointers += _lay_out(context, base, scratch)
-    for position, (buffer, pointer) in enumerate(zip(everything, pointers, strict=True)):
+    bind(context, [*arguments, *scratch], pointers, scopes)
+
+
+def alias_scopes(context: Context, buffers: Sequence[Buffer]) -> list[str]:
+    """LLVM's names for the memory of buffers, none of which shares any with another."""
+    module = context.builder.module
+    domain = module.metadata(f'distinct !{{SELF, !"{context.function}"}}')
+    names = (buffer.name for buffer in buffers)
+    return [module.metadata(f'distinct !{{SELF, {domain}, !"{name}"}}') for name in names]
+
+
+def bind(
+    context: Context, buffers: Sequence[Buffer], pointers: Sequence[Value], scopes: Sequence[str]
+) -> None:
+    """Say where buffers lie."""
+    module = context.builder.module
+    for position, (buffer, pointer) in enumerate(zip(buffers, pointers, strict=True)):
         own = module.metadata(f"!{{{scopes[position]}}}")
-        others = ", ".join(scopes[:position] + scopes[position + 1 :])
+        others = ", ".join((*scopes[:position], *scopes[position + 1 :]))
         aliasing = f", !alias.scope {own}, !noalias {module.metadata(f'!{{{others}}}')}"
         strides = _strides(context, buffer)[1:]
         context.memrefs[buffer.name] = MemRef(buffer, pointer, tuple(strides), aliasing)

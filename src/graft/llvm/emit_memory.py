@@ -14,6 +14,7 @@ from graft.llvm.context import Context, MemRef, Offset
 from graft.llvm.narrow import fitted, packed
 from graft.llvm.text import Builder, Value, constant, constants, type_suffix
 from graft.llvm.types import NARROW_INTEGERS, byte_size, memory_type, vector_type
+from graft.loop.index import polynomial
 from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Ramp
 from graft.loop.vectors import scalar_of
 
@@ -21,6 +22,7 @@ Emit = Callable[[Context, Expr], Value]
 
 # Strides up to this one are read as one wide vector, of which the lanes are picked.
 WIDEST_PICKED_STRIDE = 4
+_LARGEST_ACCESS = 16  # bytes that one thread of a GPU reads or writes at once
 
 
 def affine(expr: Expr) -> tuple[Expr, int] | None:
@@ -73,7 +75,8 @@ def load(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit
         return context.builder.splat(_load_plain(context, memref, offset, 1), lanes)
     if stride == 1:
         if mask is None:
-            return _load_plain(context, memref, offset, lanes)
+            align = _alignment(context, memref, bases, lanes)
+            return _load_plain(context, memref, offset, lanes, align)
         return _load_masked(context, "load", memref, _pointer(context, memref, offset), mask)
     if mask is None and abs(stride) <= WIDEST_PICKED_STRIDE:
         return _load_picked(context, memref, offset, lanes, stride)
@@ -128,7 +131,6 @@ def store(
     lanes = value.lanes
     mask = context.mask_for(lanes) if lanes > 1 else None
     spread = _evenly_spaced(memref, indices) if lanes > 1 else (indices, 1)
-    size = byte_size(buffer.dtype)
     if spread is None or spread[1] != 1:
         pointers = _pointers(context, memref, indices, lanes, emit)
         active = mask or constant(True, "i1", lanes)
@@ -136,7 +138,8 @@ def store(
         return
     pointer = _pointer(context, memref, _offset(context, memref, spread[0], emit))
     if mask is None:
-        text = f"store {value.typed}, {pointer.typed}, align {size}{memref.aliasing}"
+        align = _alignment(context, memref, spread[0], lanes)
+        text = f"store {value.typed}, {pointer.typed}, align {align}{memref.aliasing}"
         builder.do(text)
     else:
         _call_masked(context, "store", memref, value, pointer, mask)
@@ -164,6 +167,20 @@ def _evenly_spaced(
         bases.append(form[0])
         total += form[1] * (stride if isinstance(stride, int) else 0)
     return tuple(bases), total
+
+
+def _alignment(context: Context, memref: MemRef, bases: tuple[Expr, ...], lanes: int) -> int:
+    """What a vector at these indices is aligned to: an element, except on GPUs, which access no
+    vector at once that might not be aligned to its size, or to 16 bytes."""
+    size = byte_size(memref.buffer.dtype)
+    widest = min(lanes, _LARGEST_ACCESS // size)
+    if not context.builder.target.is_gpu or memref.is_register or widest < 2 or widest & widest - 1:
+        return size
+    for index, stride in zip(bases, memref.strides, strict=True):
+        steps = polynomial(index).values()
+        if not isinstance(stride, int) or any(step * stride % widest for step in steps):
+            return size
+    return size * widest
 
 
 def _offset(context: Context, memref: MemRef, indices: tuple[Expr, ...], emit: Emit) -> Offset:
@@ -248,13 +265,15 @@ def _spaced_pointers(
     )
 
 
-def _load_plain(context: Context, memref: MemRef, offset: Offset, lanes: int) -> Value:
+def _load_plain(
+    context: Context, memref: MemRef, offset: Offset, lanes: int, align: int | None = None
+) -> Value:
     dtype = memref.buffer.dtype
     element, pointer = memory_type(dtype), _pointer(context, memref, offset)
-    text = f"load {vector_type(element, lanes)}, {pointer.typed}, align {byte_size(dtype)}"
-    return _from_memory(
-        context, context.builder.make(element, lanes, text + memref.aliasing), dtype
-    )
+    align = align or byte_size(dtype)
+    text = f"load {vector_type(element, lanes)}, {pointer.typed}, align {align}"
+    loaded = context.builder.make(element, lanes, text + memref.aliasing)
+    return _from_memory(context, loaded, dtype)
 
 
 def _load_picked(

@@ -20,10 +20,13 @@ from graft.llvm.emit_expr import expression, scalar
 from graft.llvm.text import Value, constant
 from graft.llvm.types import WIDENED, byte_size, memory_type, register_type
 from graft.loop import ir
+from graft.loop.traverse import walk_stmt
 
+ONE = constant(1, "i64")
 THREAD = Value("i64", 1, "%thread")
 THREADS = Value("i64", 1, "%threads")
 SHARED = Value("ptr", 1, "%shared")
+BLOCK_BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
 
 
 def statement(context: Context, stmt: ir.Stmt) -> None:
@@ -70,6 +73,9 @@ def _for(context: Context, loop: ir.For) -> None:
             statement(context, loop.body)
         return
     begin, count = scalar(context, start), scalar(context, extent)
+    if context.builder.target.is_gpu and loop.kind in (ir.LoopKind.PARALLEL, ir.LoopKind.THREAD):
+        _strided(context, loop, begin, count)
+        return
     if loop.kind is not ir.LoopKind.PARALLEL:
         _count(context, loop.var, begin, count, lambda: statement(context, loop.body))
         return
@@ -91,6 +97,22 @@ def _for(context: Context, loop: ir.For) -> None:
     context.in_parallel = False
 
 
+def _strided(context: Context, loop: ir.For, begin: Value, count: Value) -> None:
+    """A loop whose iterations are dealt out in turn: neighbours in memory to neighbouring threads.
+
+    Threads of a block meet at the end of a loop that they share."""
+    builder = context.builder
+    inside = (one.kind for one in walk_stmt(loop.body) if isinstance(one, ir.For))
+    among = "block" if ir.LoopKind.THREAD in inside else "grid"
+    is_thread = loop.kind is ir.LoopKind.THREAD
+    first, step = context.shares["thread" if is_thread else among]
+    start, length = builder.binary("add nsw", begin, first), builder.binary("sub", count, first)
+    _count(context, loop.var, start, length, lambda: statement(context, loop.body), step)
+    if is_thread:
+        builder.module.declare(BLOCK_BARRIER, "void", ["i32"])
+        builder.do(f"call void @{BLOCK_BARRIER}(i32 0)")
+
+
 def _share(context: Context, count: Value) -> tuple[Value, Value]:
     """First iteration and number of iterations that this thread owns."""
     builder = context.builder
@@ -103,9 +125,14 @@ def _share(context: Context, count: Value) -> tuple[Value, Value]:
 
 
 def _count(
-    context: Context, var: ir.Var, begin: Value, count: Value, body: Callable[[], None]
+    context: Context,
+    var: ir.Var,
+    begin: Value,
+    count: Value,
+    body: Callable[[], None],
+    step: Value = ONE,
 ) -> None:
-    """A loop over `count` values from `begin` on."""
+    """A loop over those of `count` values from `begin` on that are a multiple of `step` further."""
     builder = context.builder
     inside, after = builder.fresh(f"loop.{identifier(var.name)}"), builder.fresh("after")
     end = builder.binary("add nsw", begin, count)
@@ -120,14 +147,25 @@ def _count(
     # The name of the next value is needed before the value is: it comes from the loop's end.
     following, last = f"%{builder.fresh('next')}", builder.fresh("latch")
     current = builder.phi(begin.element, 1, (begin.text, before), (following, last))
-    context.variables[var.name] = current
+    context.variables[var.name] = current if step is ONE else _short(context, var, current)
     body()
     builder.jump(last)
     builder.start(last)
-    builder.do(f"{following} = add nsw {current.typed}, 1")
+    builder.do(f"{following} = add nsw {current.typed}, {step.text}")
     again = builder.compare("slt", Value(current.element, 1, following), end)
     builder.branch(again, inside, after)
     builder.start(after)
+
+
+def _short(context: Context, var: ir.Var, value: Value) -> Value:
+    """A variable of a strided loop without the bits that it never has.
+
+    LLVM does not see how large it gets, and divides by constants with 64 bits otherwise."""
+    known = context.ranges.get(var.name)
+    if known is None or known.low is None or known.high is None or known.low < 0:
+        return value
+    most = (1 << max(known.high, 1).bit_length()) - 1
+    return context.builder.binary("and", value, constant(most, value.element))
 
 
 def _if(context: Context, stmt: ir.If) -> None:
@@ -160,21 +198,26 @@ def _while(context: Context, stmt: ir.While) -> None:
 def _allocate(context: Context, buffer: ir.Buffer) -> None:
     if buffer.scope is ir.Scope.ARGUMENT:
         raise InternalError(f"{context.function}: '{buffer.name}' is allocated as an argument")
-    if buffer.scope is ir.Scope.REGISTER and buffer.name not in context.memrefs:
-        context.memrefs[buffer.name] = _registers(context, buffer)
+    if buffer.scope is not ir.Scope.HEAP and buffer.name not in context.memrefs:
+        context.memrefs[buffer.name] = _fixed(context, buffer)
 
 
-def _registers(context: Context, buffer: ir.Buffer) -> MemRef:
-    """Stack memory of constant size, which LLVM keeps in registers if all indices are constant."""
+def _fixed(context: Context, buffer: ir.Buffer) -> MemRef:
+    """Memory of constant size: of a block, or a thread's stack, which LLVM keeps in registers if
+    all indices are constant."""
     strides: list[int] = []
     count = 1
     for extent in reversed(buffer.extents):
         if not isinstance(extent, ir.Const):
-            message = f"{context.function}: '{buffer.name}' needs constant extents to be registers"
-            raise InternalError(message)
+            raise InternalError(f"{context.function}: '{buffer.name}' needs constant extents")
         strides.insert(0, count)
         count *= int(extent.value)
-    pointer = context.builder.allocate(memory_type(buffer.dtype), count, buffer.alignment)
+    element = memory_type(buffer.dtype)
+    if buffer.scope is ir.Scope.SHARED:
+        name = context.builder.module.shared(buffer.name, element, count)
+        pointer = Value("ptr", 1, f"addrspacecast (ptr addrspace(3) {name} to ptr)")
+        return MemRef(buffer, pointer, tuple(strides))
+    pointer = context.builder.allocate(element, count, buffer.alignment)
     return MemRef(buffer, pointer, tuple(strides))
 
 

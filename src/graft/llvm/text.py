@@ -71,6 +71,15 @@ class Module:
         )
         return f"@{name}"
 
+    def shared(self, name: str, element: str, count: int = 0) -> str:
+        """Memory of a block of threads on a GPU, addressed by its name; without a count, all that
+        a launch asks for."""
+        linkage, start = ("internal", " poison") if count else ("external", "")
+        self._declarations[name] = (
+            f"@{name} = {linkage} addrspace(3) global [{count} x {element}]{start}, align 128"
+        )
+        return f"@{name}"
+
     def metadata(self, text: str) -> str:
         """A metadata node; `SELF` in its text stands for the node itself."""
         name = f"!{len(self._metadata)}"

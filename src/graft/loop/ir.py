@@ -277,6 +277,7 @@ class Scope(Enum):
 
     ARGUMENT = "argument"  # given by the caller
     HEAP = "heap"  # scratch memory of the function, per thread
+    SHARED = "shared"  # one for all threads of a block
     REGISTER = "register"  # small, indexed by constants after unrolling: becomes registers
 
 
@@ -314,7 +315,8 @@ class LoopKind(Enum):
     """How a loop runs."""
 
     SERIAL = "serial"
-    PARALLEL = "parallel"  # the range is split among the threads
+    PARALLEL = "parallel"  # the range is split among the threads, or the blocks of a GPU's grid
+    THREAD = "thread"  # the range is split among the threads of a block, which meet at its end
     VECTOR = "vector"  # becomes lanes when lowered
     UNROLLED = "unrolled"  # becomes copies of the body when lowered
 

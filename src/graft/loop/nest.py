@@ -24,6 +24,7 @@ from graft.loop.schedule import (
     Split,
     StoreIn,
     Tensorize,
+    Thread,
     Tile,
     Unroll,
     Vectorize,
@@ -167,6 +168,7 @@ def _reorder(nest: Nest, reorder: Reorder) -> Nest:
 _VERBS = {
     LoopKind.VECTOR: "vectorise",
     LoopKind.PARALLEL: "parallelise",
+    LoopKind.THREAD: "share among threads",
     LoopKind.UNROLLED: "unroll",
 }
 
@@ -208,6 +210,7 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     Vectorize: lambda nest, directive: _mark(nest, directive.loop, LoopKind.VECTOR),
     Unroll: lambda nest, directive: _mark(nest, directive.loop, LoopKind.UNROLLED),
     Parallel: lambda nest, directive: _mark(nest, directive.loop, LoopKind.PARALLEL),
+    Thread: lambda nest, directive: _mark(nest, directive.loop, LoopKind.THREAD),
     ComputeAt: lambda nest, directive: replace(nest, site=directive),
     StoreIn: lambda nest, directive: replace(nest, scope=SCOPES[directive.scope]),
     Combine: _combine,

@@ -213,8 +213,8 @@ class _Parser(_Expressions):
         if scope is None:
             self.expect("in")
             word = self.next().text
-            if word not in (ir.Scope.HEAP.value, ir.Scope.REGISTER.value):
-                raise self.error("expected 'heap' or 'register'")
+            if word not in (ir.Scope.HEAP.value, ir.Scope.SHARED.value, ir.Scope.REGISTER.value):
+                raise self.error("expected 'heap', 'shared' or 'register'")
             scope = ir.Scope(word)
         self.buffers[name] = ir.Buffer(name, dtype, extents, scope, alignment)
         return self.buffers[name]

@@ -19,7 +19,7 @@ from graft.base.errors import ParseError
 from graft.loop.ir import Scope
 
 Tail = Literal["guard", "remainder", "shift_inwards"]
-ScopeName = Literal["heap", "register"]
+ScopeName = Literal["heap", "shared", "register"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,13 @@ class Parallel:
 
 
 @dataclass(frozen=True, slots=True)
+class Thread:
+    """Share a loop among the threads of a block; a parallel loop around it is shared by blocks."""
+
+    loop: str
+
+
+@dataclass(frozen=True, slots=True)
 class Inline:
     """Compute the stage wherever it is read, and store it nowhere."""
 
@@ -104,7 +111,8 @@ class ComputeAt:
 
 @dataclass(frozen=True, slots=True)
 class StoreIn:
-    """Keep the stage's elements in registers, or in scratch memory (the default)."""
+    """Keep the stage's elements in registers, in memory that the threads of a block share, or in
+    scratch memory (the default)."""
 
     scope: ScopeName
 
@@ -201,6 +209,7 @@ Directive = (
     | Vectorize
     | Unroll
     | Parallel
+    | Thread
     | Inline
     | ComputeAt
     | StoreIn
@@ -213,7 +222,11 @@ Directive = (
     | Prefetch
     | Tensorize
 )
-SCOPES: dict[ScopeName, Scope] = {"heap": Scope.HEAP, "register": Scope.REGISTER}
+SCOPES: dict[ScopeName, Scope] = {
+    "heap": Scope.HEAP,
+    "shared": Scope.SHARED,
+    "register": Scope.REGISTER,
+}
 
 
 @dataclass(frozen=True, slots=True)

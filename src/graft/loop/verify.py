@@ -74,8 +74,10 @@ class _Scope:
             raise LoopError(f"buffer '{buffer.name}' cannot be declared here")
         for extent in buffer.extents:
             self._expression(extent, context)
-            if buffer.scope is ir.Scope.REGISTER and not isinstance(extent, ir.Const):
-                raise LoopError(f"register buffer '{buffer.name}' has to have constant extents")
+            is_fixed = buffer.scope in (ir.Scope.REGISTER, ir.Scope.SHARED)
+            if is_fixed and not isinstance(extent, ir.Const):
+                kind = buffer.scope.value
+                raise LoopError(f"{kind} buffer '{buffer.name}' has to have constant extents")
         self._buffers[buffer.name] = buffer
 
     def _statement(self, stmt: ir.Stmt, context: Context) -> None:
@@ -92,7 +94,8 @@ class _Scope:
                 _require(same, f"let '{stmt.var.name}': the value has another type")
                 self._variables[stmt.var.name] = stmt.var
             case ir.Allocate():
-                self._declare(stmt.buffer, context, ir.Scope.HEAP, ir.Scope.REGISTER)
+                allocated = (ir.Scope.HEAP, ir.Scope.SHARED, ir.Scope.REGISTER)
+                self._declare(stmt.buffer, context, *allocated)
             case ir.If() | ir.While():
                 good = stmt.condition.dtype is DType.BOOL and stmt.condition.lanes == 1
                 condition = stmt.condition

@@ -60,9 +60,13 @@ class Target:
         return self.architecture == "aarch64"
 
     @property
+    def is_gpu(self) -> bool:
+        return self.architecture == "nvptx64"
+
+    @property
     def baseline(self) -> str:
         """LLVM's name for the least processor of the architecture."""
-        return "x86-64" if self.is_x86 else "generic"
+        return self.cpu if self.is_gpu else "x86-64" if self.is_x86 else "generic"
 
     def has(self, feature: str) -> bool:
         """Whether code may rely on a feature, by LLVM's name for it."""
@@ -70,12 +74,12 @@ class Target:
 
     @property
     def has_fma(self) -> bool:
-        return self.is_aarch64 or self.has("fma") or self.has("avx512f")
+        return self.is_aarch64 or self.is_gpu or self.has("fma") or self.has("avx512f")
 
     @property
     def has_half_conversion(self) -> bool:
         """Whether float16 and float32 convert into each other by an instruction."""
-        return self.is_aarch64 or self.has("f16c") or self.has("avx512f")
+        return self.is_aarch64 or self.is_gpu or self.has("f16c") or self.has("avx512f")
 
     @property
     def feature_text(self) -> str:
