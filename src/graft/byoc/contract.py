@@ -58,9 +58,10 @@ class Limits:
 
     Regions read and write tensors of `space`; bringing one there or back takes `latency` and then
     a second per `bytes_per_second`. Images (tensors of rank 4) cross the border in `layout`, and
-    float32 tensors as `dtype`. The constants of all regions, which stay there, the values that are
-    there at once and the workspace of a region have to fit `memory_bytes`. Peak rates serve as a
-    roofline where nothing is measured or declared.
+    float32 tensors as `dtype`. Operands of float32 may be rounded to `rounding` inside regions, by
+    which results are then judged. The constants of all regions, which stay there, the values that
+    are there at once and the workspace of a region have to fit `memory_bytes`. Peak rates serve as
+    a roofline where nothing is measured or declared.
     """
 
     space: str = HOME
@@ -70,6 +71,7 @@ class Limits:
     bytes_per_second: float = math.inf
     layout: str = "NCHW"
     dtype: DType = DType.FLOAT32  # its name will do
+    rounding: DType = DType.FLOAT32
     peak_flops: float | None = None
     peak_bytes_per_second: float | None = None
 

@@ -36,9 +36,9 @@ class Tolerance:
     steps: int = 0  # of an integer
 
 
-def tolerances(graph: Graph) -> list[Tolerance]:
-    """What each output may differ by."""
-    unit, depths = _rounding(graph), depth_of(graph)
+def tolerances(graph: Graph, rounding: DType = DType.FLOAT32) -> list[Tolerance]:
+    """What each output may differ by, where float32 may be rounded to `rounding` on the way."""
+    unit, depths = _rounding(graph, rounding), depth_of(graph)
     return [
         Tolerance(
             FACTOR * unit * math.sqrt(depths.get(value, 1.0)), int(_is_quantized(value, graph))
@@ -69,10 +69,11 @@ def _elements(value: Value) -> int:
     return math.prod(number(dim) for dim in shape or ())
 
 
-def _rounding(graph: Graph) -> float:
-    """Half a unit in the last place of the coarsest float in the graph."""
+def _rounding(graph: Graph, rounding: DType) -> float:
+    """Half a unit in the last place of the coarsest float in the graph or that it is rounded to."""
     values = graph.values
     dtypes = {value.dtype for value in values if isinstance(value.type, TensorType)}
+    dtypes |= {rounding} if DType.FLOAT32 in dtypes else set()
     units = [float(float_info(d.numpy).eps) / 2 for d in dtypes if d.is_float]
     return max([*units, COARSEST_DOUBLE])
 
@@ -91,12 +92,13 @@ def difference(
     wanted: Sequence[Array],
     nearby: Sequence[Array] | None = None,
     whose: str = "the host's",
+    rounding: DType = DType.FLOAT32,
 ) -> str:
     """The first result that differs by more than it may, in words; empty where none does.
 
     `wanted` are the reference's results, `nearby` its results on inputs moved by a last bit."""
     others = wanted if nearby is None else nearby
-    limits = tolerances(graph)
+    limits = tolerances(graph, rounding)
     for value, ours, theirs, near, limit in zip(
         graph.outputs, found, wanted, others, limits, strict=True
     ):

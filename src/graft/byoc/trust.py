@@ -135,11 +135,12 @@ class RegionCompiler:
             self._bounded(backend, partial(_run, run, asked.inputs, found), "run")
             if any(a.tobytes() != b.tobytes() for a, b in zip(asked.inputs, kept, strict=True)):
                 return "it writes over its inputs"
-            problem = difference(body, found, wanted, nearby)
+            rounding = backend.limits.rounding
+            problem = difference(body, found, wanted, nearby, rounding=rounding)
             if not problem and number == 0 and _operations(body) <= _EVALUATED:
                 with np.errstate(all="ignore"):
                     exact = [np.asarray(item) for item in evaluate(body, kept)]
-                problem = difference(body, found, exact, nearby, "the evaluator's")
+                problem = difference(body, found, exact, nearby, "the evaluator's", rounding)
             if problem:
                 return f"{problem} (on {asked})" if number else problem
         return ""

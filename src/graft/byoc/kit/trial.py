@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from graft.base.callbacks import described
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import BackendError, CrashedError, GraftError, UserError
 from graft.byoc.boundary import wished
 from graft.byoc.candidates import find_candidates, placeable
@@ -97,7 +97,9 @@ def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Ou
     if refused:
         return Outcome(refused=refused)
     graph = wished(graph, backend.limits)  # as the compiler would hand it over
-    cases = [case for given in probes(graph) if (case := _case(graph, given)) is not None]
+    rounding = backend.limits.rounding
+    made = (_case(graph, given, rounding) for given in probes(graph))
+    cases = [case for case in made if case is not None]
     if not cases:
         return Outcome(useless=True)
     with np.errstate(all="ignore"):
@@ -106,21 +108,24 @@ def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Ou
 
 @dataclass(frozen=True)
 class _Case:
-    """Inputs, the reference's results, and those for inputs moved by a last bit."""
+    """Inputs, the reference's results, and those for inputs moved by a last bit; what float32 may
+    be rounded to."""
 
     probe: Probe
     wanted: list[Array]
     nearby: list[Array]
+    rounding: DType
 
 
-def _case(graph: Graph, given: Probe) -> _Case | None:
+def _case(graph: Graph, given: Probe, rounding: DType) -> _Case | None:
     """None where the reference has no answer, or nobody promises what libraries make of it: a
     logarithm of less than nothing that later nodes read."""
     probe = _settled(graph, given)
     try:
         if len(placeable(graph)) > 1 and _makes_nan(graph, probe.inputs):
             return None
-        return _Case(probe, _evaluated(graph, probe.inputs), _evaluated(graph, probe.nearby))
+        wanted, nearby = _evaluated(graph, probe.inputs), _evaluated(graph, probe.nearby)
+        return _Case(probe, wanted, nearby, rounding)
     except (GraftError, ValueError, ArithmeticError):
         return None
 
@@ -261,7 +266,8 @@ def _written(graph: Graph, inputs: list[Array], originals: list[Array]) -> str:
 
 
 def _compared(graph: Graph, found: Sequence[Array], case: _Case) -> str:
-    return difference(graph, found, case.wanted, case.nearby, "the reference's")
+    whose = "the reference's"
+    return difference(graph, found, case.wanted, case.nearby, whose, case.rounding)
 
 
 def _threads(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
