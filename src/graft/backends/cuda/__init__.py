@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: code generation through LLVM, and the CUDA driver at run time."""

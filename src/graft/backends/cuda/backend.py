@@ -1,0 +1,132 @@
+"""The CUDA backend: what it runs and why not; regions -> launches of generated kernels."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+
+from graft.backends.cuda import driver, runtime
+from graft.backends.cuda.operands import shape_of
+from graft.backends.cuda.plan import Options, RegionPlan, is_plain_attention, plan_region
+from graft.base.dtypes import Array, DType
+from graft.base.errors import UnsupportedError
+from graft.byoc.contract import Backend, Limits, Match, PatternTable
+from graft.byoc.executable import Accuracy, Settings
+from graft.byoc.formats.operands import unfit
+from graft.ir.graph import Graph, Node
+from graft.ir.op import OPS
+from graft.loop.errors import LoopError
+from graft.loop.tensor import placeholder
+from graft.ops.expression import Unexpressed, express
+from graft.rewrite.pattern import Pattern, is_op, wildcard
+from graft.rewrite.rule import Refusal
+from graft.runtime.json_graph import pack
+
+_PRODUCTS = ("nn.conv2d", "nn.dense", "nn.batch_matmul")
+_UNARY = ("nn.relu", "nn.leaky_relu", "clip", "sigmoid", "nn.gelu", "tanh")
+_DTYPES = (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL)
+
+
+_LIMITS = Limits(
+    space="cuda",
+    launch_seconds=10e-6,
+    latency=10e-6,
+    bytes_per_second=12e9,
+    peak_flops=2e14,
+    peak_bytes_per_second=3e12,
+)
+
+
+# A product, and what is computed before its results are stored.
+def _fused() -> Pattern:
+    product = is_op(*_PRODUCTS)(wildcard(), wildcard())
+    biased = product.optional(lambda x: is_op("nn.bias_add")(x, wildcard()))
+    combined = biased.optional(lambda x: is_op("add", "multiply")(x, wildcard()))
+    return combined.optional(is_op(*_UNARY))
+
+
+class Cuda(Backend):
+    """Runs regions of tensors with static shapes on an NVIDIA GPU.
+
+    Values between kernels are stored as `precision`; products of float32 are rounded to TF32,
+    except where results have to be accurate: those are computed without tensor cores."""
+
+    name = "cuda"
+    version = runtime.VERSION
+    device = "sm_90a"
+
+    def __init__(self, precision: str = "float32", is_accurate: bool = False) -> None:
+        self._plan_options = Options(DType(precision), not is_accurate)
+        # TF32 has as many digits as float16.
+        rounding = DType.BFLOAT16 if precision == "bfloat16" else DType.FLOAT16
+        exact = is_accurate and precision == "float32"
+        self.limits = replace(_LIMITS, rounding=DType.FLOAT32 if exact else rounding)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {name: str(value) for name, value in asdict(self._plan_options).items()}
+
+    def missing(self) -> str:
+        return driver.missing()
+
+    def configured(self, settings: Settings) -> Cuda:
+        return Cuda(self._plan_options.dtype.value, settings.accuracy is Accuracy.STRICT)
+
+    def patterns(self) -> PatternTable:
+        expressed = [name for name in OPS if OPS.get(name).expression is not None]
+        return [("fused", _fused), *((n, is_op(n)) for n in (*expressed, "nn.attention"))]
+
+    def supports(self, match: Match) -> Refusal | None:
+        for node in match.nodes:
+            reason = unfit((*node.args, *node.outputs), _DTYPES) or _inexpressible(node)
+            if reason:
+                return Refusal(reason)
+        return None
+
+    def compile(self, region: Graph) -> bytes:
+        return blob_of(region, plan_region(region, self._plan_options))
+
+    def load(self, blob: bytes) -> runtime.Region:
+        return runtime.load(blob)
+
+
+def _inexpressible(node: Node) -> str:
+    """Why there is no kernel for a node."""
+    if node.op.name == "nn.attention":
+        plain = is_plain_attention(node)
+        return "" if plain else "the attention has a mask, a window, shared heads or the like"
+    tensors = [
+        None if value is None else placeholder(f"a{number}", shape_of(value), value.dtype)
+        for number, value in enumerate(node.inputs)
+    ]
+    try:
+        results = express(node, tensors, "t")
+    except (LoopError, UnsupportedError) as error:
+        return error.message
+    return results.reason if isinstance(results, Unexpressed) else ""
+
+
+def blob_of(region: Graph, plan: RegionPlan) -> bytes:
+    """A plan as what `runtime.load` reads."""
+    offsets, total = plan.offsets()
+    constants: dict[str, Array] = dict(plan.constants)
+    nodes = []
+    for launch in plan.launches:
+        code = f"{runtime.CODE}{launch.kernel}/{launch.shared_bytes}"
+        constants[code] = np.frombuffer(plan.code[launch.kernel].encode(), np.uint8)
+        names = [f"{runtime.ARENA}+{offsets[n]}" if n in offsets else n for n in launch.buffers]
+        attrs = {
+            "grid": launch.grid,
+            "threads": launch.threads,
+            "shared": launch.shared_bytes,
+            "label": launch.label,
+            "arena_bytes": total,
+        }
+        nodes.append({"op": launch.kernel, "inputs": names, "attrs": attrs, "outputs": []})
+    inputs = [
+        {"name": value.name, "dtype": value.dtype.value, "shape": shape_of(value)}
+        for value in region.inputs
+    ]
+    outputs = [value.name for value in region.outputs]
+    return pack({"inputs": inputs, "nodes": nodes, "outputs": outputs}, constants)

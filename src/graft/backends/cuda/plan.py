@@ -1,0 +1,488 @@
+"""A region as a sequence of launches: groups of nodes -> kernels, storage and memory.
+
+Nodes are grouped by the fusion pass. A group around a convolution or matrix product becomes the
+tensor-core kernel with the rest as its epilogue; every other group a kernel of tensor expressions;
+reshapes of what lies in rows are no kernel at all. Values get the storage that their readers ask
+for; where one cannot be had from its producer, a kernel copies it into another form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from graft.backends.cuda.attention import LANES, THREADS, Attention, Operand, attention_kernel
+from graft.backends.cuda.epilogue import epilogue_of
+from graft.backends.cuda.expression import expression_kernel
+from graft.backends.cuda.operands import Operands, product_of, shape_of
+from graft.backends.cuda.problem import CHUNK, Product
+from graft.backends.cuda.product import product_kernel
+from graft.backends.cuda.schedule import choose_schedule
+from graft.backends.cuda.storage import CHANNELS_LAST, Storage
+from graft.backends.cuda.tensors import Strided, Tensors, strided
+from graft.base.dtypes import Array, DType
+from graft.ir.attrs import make_attrs
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.op import Kind, get_op
+from graft.ir.types import TensorType
+from graft.llvm.gpu import loop_kernel
+from graft.loop.ir import Const, Var
+from graft.loop.print import statement_text, to_text
+from graft.loop.tensor import Tensor, placeholder
+from graft.passes.group_fusion import fusion_groups
+from graft.program.plan_memory import Lifetime, plan_arena
+
+_BY_QUERIES = (0, 2, 1, 3)  # how results of attention lie: the heads of a query side by side
+_IMAGES = ("nn.conv2d", "nn.max_pool2d", "nn.avg_pool2d", "nn.global_avg_pool2d")
+_LARGEST_HEAD = 128  # elements
+_LAYOUT_FREE = (*_IMAGES, "concatenate", "nn.batch_norm", "image.resize2d", "nn.pad", "nn.bias_add")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How values are stored between kernels, and whether tensor cores may round float32."""
+
+    dtype: DType = DType.FLOAT32
+    uses_tensor_cores: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel on buffers, by name: a value's, a constant's, or memory of the region's own."""
+
+    kernel: str
+    buffers: tuple[str, ...]
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int = 0
+    label: str = ""
+    product: Product | None = None
+
+
+@dataclass
+class RegionPlan:
+    """All that a region needs at run time; `sizes` are bytes of buffers of its own."""
+
+    code: dict[str, str] = field(default_factory=dict)
+    launches: list[Launch] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def offsets(self) -> tuple[dict[str, int], int]:
+        """Where buffers lie in one arena, and its size."""
+        first, last = dict[str, int](), dict[str, int]()
+        for step, launch in enumerate(self.launches):
+            for name in launch.buffers:
+                first.setdefault(name, step)
+                last[name] = step
+        names = [name for name in self.sizes if name in first]
+        arena = plan_arena([Lifetime(self.sizes[n], first[n], last[n]) for n in names])
+        offsets = {name: one[1] for name, one in zip(names, arena.offsets, strict=True)}
+        total = max((offsets[name] + self.sizes[name] for name in names), default=0)
+        return offsets, total
+
+
+def plan_region(graph: Graph, options: Options) -> RegionPlan:
+    """The launches of a region; what cannot be put into kernels is refused with the reason."""
+    return _Planner(without_attention(graph, options), options).run()
+
+
+def without_attention(graph: Graph, options: Options) -> Graph:
+    """The graph with attention that has no kernel as two products and a softmax."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        is_whole = node.op.name != "nn.attention" or _has_kernel(node, options)
+        nodes += [node] if is_whole else _attention_parts(node)
+    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes))
+
+
+def _has_kernel(node: Node, options: Options) -> bool:
+    """Whether attention is for the kernel: heads of whole fragments that registers can hold."""
+    sizes = {shape_of(value)[3] for value in node.args}
+    size = max(sizes)
+    fits = len(sizes) == 1 and size % 16 == 0 and size <= _LARGEST_HEAD
+    return fits and options.uses_tensor_cores and node.output.dtype is DType.FLOAT32
+
+
+def is_plain_attention(node: Node) -> bool:
+    """Whether attention has no mask, window, shared heads or the like."""
+    attrs, (query, key, *_), extras = node.attrs, node.args, node.args[3:]
+    plain: bool = type(attrs)(scale=attrs.scale) == attrs
+    return plain and shape_of(query)[1] == shape_of(key)[1] and not extras
+
+
+def _attention_parts(node: Node) -> Iterator[Node]:
+    query, key, value = node.args
+    shape = (*shape_of(query)[:3], shape_of(key)[2])
+    scale = node.attrs.scale if node.attrs.scale is not None else shape_of(query)[3] ** -0.5
+    kind, base = TensorType(query.dtype, shape), node.output.name
+
+    def made(op: str, inputs: Sequence[Value], name: str, **attrs: object) -> Node:
+        output = Value(f"{base}_{name}", TensorType(query.dtype, shape)) if name else node.output
+        known = get_op(op)
+        return Node(known, tuple(inputs), make_attrs(known.attrs, attrs), (output,), node.place)
+
+    factor = np.asarray(scale, query.dtype.numpy)
+    constant = get_op("constant")
+    scalar = Value(f"{base}_scale", TensorType(query.dtype, ()))
+    yield Node(constant, (), make_attrs(constant.attrs, {"value": factor}), (scalar,), node.place)
+    scores = made("nn.batch_matmul", (query, key), "scores", transpose_b=True)
+    scaled = made("multiply", (scores.output, scalar), "scaled")
+    weights = made("nn.softmax", (scaled.output,), "weights", axis=-1)
+    assert kind == weights.output.type
+    yield from (scores, scaled, weights)
+    yield made("nn.batch_matmul", (weights.output, value), "")
+
+
+class _Planner:
+    def __init__(self, graph: Graph, options: Options) -> None:
+        self.graph, self.options, self.plan = graph, options, RegionPlan()
+        self.literals: Mapping[Value, Array] = {
+            n.output: n.attrs.value.array for n in graph.nodes if n.op.name == "constant"
+        }
+        self._places: dict[Value, tuple[str, Storage]] = {}
+        self._copies: dict[tuple[Value, Storage], str] = {}
+        self._channels_last = _channels_last(graph)
+        self._operands: dict[Node, Operands] = {}
+        self._wanted: dict[Value, Storage] = {}
+        self._elided = _moved_for_attention(graph)
+        self._slices: dict[Value, tuple[Value, int]] = {}
+        self._constants: dict[str, str] = {}
+        for value in graph.inputs:
+            place = Storage.row_major(value.dtype, shape_of(value))
+            self._places[value] = value.name, place
+
+    def run(self) -> RegionPlan:
+        order = {node: position for position, node in enumerate(self.graph.nodes)}
+        groups = [
+            [node for node in group if node.op.name != "constant"]
+            for group in fusion_groups(self.graph)
+        ]
+        groups = sorted((group for group in groups if group), key=lambda one: order[one[-1]])
+        for group in groups if self.options.uses_tensor_cores else ():
+            for node in group:
+                operands = product_of(node, self.options.dtype, self.literals)
+                if operands is not None:
+                    self._operands[node] = operands
+                    for wanted in (operands.a, operands.b):
+                        if isinstance(wanted, tuple):
+                            self._wanted.setdefault(*wanted)
+        self._slices = _joined(self.graph, groups, set(self._operands), self._channels_last)
+        for group in groups:
+            self._group(group)
+        for value in self.graph.outputs:
+            self._deliver(value)
+        return self.plan
+
+    # Buffers and storage.
+
+    def constant(self, array: Array) -> str:
+        """The buffer of an array that is known; equal ones share it."""
+        packed = np.ascontiguousarray(array)
+        content = hashlib.sha256(packed.tobytes() + str((packed.shape, packed.dtype)).encode())
+        key = content.hexdigest()
+        if key not in self._constants:
+            self._constants[key] = f"constant{len(self._constants)}"
+            self.plan.constants[self._constants[key]] = packed
+        return self._constants[key]
+
+    def located(self, value: Value) -> tuple[str, Storage]:
+        """The buffer and the storage of a value."""
+        if value in self._places:
+            return self._places[value]
+        array, shape = self.literals[value], shape_of(value)
+        storage = Storage.row_major(value.dtype, shape)
+        readers = self.graph.users.get(value, ())
+        if any(one.op.name == "nn.conv2d" and one not in self._operands for one in readers):
+            storage = Storage(self._stored_dtype(value), shape, (2, 3, 1, 0))
+        self._places[value] = self.constant(storage.pack(array)), storage
+        return self._places[value]
+
+    def _stored_dtype(self, value: Value) -> DType:
+        return self.options.dtype if value.dtype is DType.FLOAT32 else value.dtype
+
+    def _storage_for(self, value: Value) -> Storage:
+        """How a value that a kernel makes is best stored."""
+        shape = shape_of(value)
+        if value in self.graph.outputs:
+            return Storage.row_major(value.dtype, shape)
+        if value in self._wanted:
+            return self._wanted[value]
+        order = CHANNELS_LAST if value in self._channels_last else tuple(range(len(shape)))
+        return Storage(self._stored_dtype(value), shape, order)
+
+    def _make(self, value: Value, storage: Storage) -> str:
+        """A buffer for a value that a kernel writes, or writes a part of."""
+        if value in self._places:
+            return self._places[value][0]
+        name = value.name
+        row_major = Storage.row_major(value.dtype, storage.shape)
+        if value not in self.graph.outputs or storage != row_major:
+            name = f"own{len(self.plan.sizes)}"
+            self.plan.sizes[name] = storage.nbytes
+        self._places[value] = name, storage
+        return name
+
+    def _require(self, value: Value, storage: Storage) -> str:
+        """The buffer of a value in some storage, copied there where it is not yet."""
+        name, now = self.located(value)
+        if now.serves(storage):
+            return name
+        if (value, storage) not in self._copies:
+            copy = f"own{len(self.plan.sizes)}"
+            self.plan.sizes[copy] = storage.nbytes
+            tensors = Tensors(self)
+            self._launch_expression(tensors, tensors.get(value), storage, copy, "copy")
+            self._copies[value, storage] = copy
+        return self._copies[value, storage]
+
+    def _deliver(self, value: Value) -> None:
+        """See to it that an output is where the caller wants it."""
+        name, _ = self.located(value)
+        if name != value.name:
+            tensors, storage = Tensors(self), Storage.row_major(value.dtype, shape_of(value))
+            self._launch_expression(tensors, tensors.get(value), storage, value.name, "copy")
+
+    # Groups.
+
+    def _group(self, nodes: list[Node]) -> None:
+        if all(value in self._elided for node in nodes for value in node.outputs):
+            return
+        if nodes[0].args and nodes[0].args[0] in self._slices:
+            return  # all parts have been written in place
+        if all(node.op.kind is Kind.INJECTIVE for node in nodes) and self._view(nodes):
+            return
+        if nodes[0].op.name == "nn.attention" and self._attention(nodes[0], nodes[1:]):
+            return
+        anchors = [node for node in nodes if node in self._operands]
+        if anchors:
+            anchor = anchors[0]
+            rest = nodes[nodes.index(anchor) + 1 :]
+            if anchor is nodes[0] and self._product(anchor, rest):
+                return
+            self._product(anchor, [])
+            nodes = [node for node in nodes if node is not anchor]
+        if nodes:
+            self._expression(nodes)
+
+    def _view(self, nodes: Sequence[Node]) -> bool:
+        """Movement that leaves all elements where they are."""
+        value = nodes[-1].output
+        if len(nodes[-1].outputs) > 1 or value in self.graph.outputs:
+            return False
+        found = strided(self, nodes, value)
+        if found is None or not found.is_row_major(shape_of(value)):
+            return False
+        self._places[value] = found.buffer, Storage.row_major(found.dtype, shape_of(value))
+        return True
+
+    def _expression(self, nodes: Sequence[Node], only: Value | None = None) -> None:
+        """A kernel for each result of the last node, or for one value."""
+        tensors = Tensors(self)
+        for position, node in enumerate(nodes):
+            tensors.add(node, f"t{position}")
+        label = "+".join(node.op.name for node in nodes)
+        for value in nodes[-1].outputs if only is None else (only,):
+            if value not in self.graph.users and value not in self.graph.outputs:
+                continue
+            storage = self._storage_for(value)
+            target = self._make(value, storage)
+            self._launch_expression(tensors, tensors.get(value), storage, target, label)
+
+    def _launch_expression(
+        self, tensors: Tensors, value: Tensor, storage: Storage, target: str, label: str
+    ) -> None:
+        if 0 in storage.extents:
+            return
+        result = storage.result("result", value)
+        if not result.shape:  # loops need an axis: a scalar is a list of one
+            scalar = replace(result.buffer, extents=(Const(1),))
+            result = replace(result, buffer=scalar, axes=(Var("result@i0"),))
+        inputs = tensors.complete(result)
+        kernel = expression_kernel("kernel", inputs, result)
+        name = self._code(
+            to_text(kernel.function) + str(kernel.threads),
+            lambda name: loop_kernel(replace(kernel.function, name=name), kernel.threads),
+        )
+        buffers = (*(tensors.buffers[one.name] for one in inputs), target)
+        grid = (kernel.blocks, 1, 1)
+        self.plan.launches.append(Launch(name, buffers, grid, kernel.threads, 0, label))
+
+    def _code(self, content: str, make: Callable[[str], str]) -> str:
+        """The name of a kernel with this content; equal ones are made once."""
+        name = "k" + hashlib.sha256(content.encode()).hexdigest()[:16]
+        if name not in self.plan.code:
+            self.plan.code[name] = make(name)
+        return name
+
+    # Products.
+
+    def _product(self, anchor: Node, rest: Sequence[Node]) -> bool:
+        operands = self._operands[anchor]
+        root = rest[-1] if rest else anchor
+        storage = self._product_storage(root.output, operands.order)
+        tensors, sums = self._epilogue_tensors(anchor, rest)
+        result = storage.result("result", tensors.get(root.output))
+        product = operands.product
+        schedule = choose_schedule(product)
+        inputs = tensors.complete(result)
+        whole, start = self._slices.get(root.output, (root.output, 0))
+        columns = (start, shape_of(whole)[1]) if whole is not root.output else None
+        epilogue = epilogue_of(inputs, result, sums, schedule.lanes(product), columns)
+        if epilogue is None:
+            return False
+        a = self._require(*operands.a)
+        b = self.constant(operands.b) if isinstance(operands.b, np.ndarray) else ""
+        b = b or self._require(*operands.b)
+        described = (product, schedule, statement_text(epilogue.body), epilogue.buffers)
+        name = self._code(
+            str(described), lambda name: product_kernel(name, product, schedule, epilogue)
+        )
+        names = [tensors.buffers[buffer.name] for buffer in epilogue.buffers[:-1]]
+        buffers = (a, b, *names, self._make(whole, replace(storage, shape=shape_of(whole))))
+        label = "+".join(node.op.name for node in (anchor, *rest))
+        self.plan.launches.append(
+            Launch(
+                name,
+                buffers,
+                schedule.grid(product),
+                schedule.threads,
+                schedule.shared_bytes,
+                label,
+                product,
+            )
+        )
+        return True
+
+    def _attention(self, node: Node, rest: Sequence[Node]) -> bool:
+        (batch, heads, queries, size), dtype = shape_of(node.args[0]), self.options.dtype
+        root = rest[-1] if rest else node
+        storage = self._product_storage(root.output, _BY_QUERIES)
+        tensors, sums = self._epilogue_tensors(node, rest)
+        result = storage.result("result", tensors.get(root.output))
+        epilogue = epilogue_of(tensors.complete(result), result, sums, LANES)
+        if epilogue is None:
+            return False
+        places = [self._operand(value) for value in node.args]
+        scale = size**-0.5 if node.attrs.scale is None else node.attrs.scale
+        keys = shape_of(node.args[1])[2]
+        strides = tuple(Operand(one.offset, *one.strides[:3]) for one in places)
+        problem = Attention(batch, heads, queries, keys, size, scale, dtype, strides)
+        described = (problem, statement_text(epilogue.body), epilogue.buffers)
+        name = self._code(str(described), lambda name: attention_kernel(name, problem, epilogue))
+        names = [tensors.buffers[buffer.name] for buffer in epilogue.buffers[:-1]]
+        buffers = (*(one.buffer for one in places), *names, self._make(root.output, storage))
+        label = "+".join(one.op.name for one in (node, *rest))
+        launch = Launch(name, buffers, problem.grid, THREADS, problem.shared_bytes, label)
+        self.plan.launches.append(launch)
+        return True
+
+    def _operand(self, value: Value) -> Strided:
+        """Where an operand of attention lies: as it is moved from, or else in rows."""
+        chain: list[Node] = []
+        pending = [value]
+        while pending:
+            source = self.graph.producers.get(pending.pop())
+            if source is not None and source.output in self._elided and source not in chain:
+                chain.insert(0, source)
+                pending += source.args
+        chunk = CHUNK // self.options.dtype.numpy.itemsize
+        if chain:
+            found = strided(self, chain, value)
+            if found is not None and found.has_rows_of(self.options.dtype, chunk):
+                return found
+            self._expression(chain, value)
+        storage = Storage.row_major(self.options.dtype, shape_of(value))
+        steps = [math.prod(storage.shape[axis + 1 :]) for axis in range(4)]
+        return Strided(self._require(value, storage), storage.dtype, 0, tuple(steps))
+
+    def _epilogue_tensors(self, anchor: Node, rest: Sequence[Node]) -> tuple[Tensors, Tensor]:
+        """The tensors of what follows an anchor, and that of its sums."""
+        tensors, sums = Tensors(self), placeholder("sums", shape_of(anchor.output))
+        tensors.set(anchor.output, sums)
+        for position, node in enumerate(rest):
+            tensors.add(node, f"t{position}")
+        return tensors, sums
+
+    def _product_storage(self, value: Value, order: tuple[int, ...]) -> Storage:
+        """How a kernel can store its results: with its columns last."""
+        shape = shape_of(value)
+        plain = Storage.row_major(value.dtype, shape)
+        if value in self.graph.outputs and Storage(value.dtype, shape, order).serves(plain):
+            return replace(plain, order=order)
+        return Storage(self._stored_dtype(value), shape, order)
+
+
+def _joined(
+    graph: Graph, groups: Sequence[Sequence[Node]], products: set[Node], images: set[Value]
+) -> dict[Value, tuple[Value, int]]:
+    """Results of products that are written where a concatenation of channels wants them, with what
+    they become a part of and their first channel there."""
+    made = {
+        group[-1].output
+        for group in groups
+        if group[0] in products and all(node.op.kind.is_pointwise for node in group[1:])
+    }
+    found: dict[Value, tuple[Value, int]] = {}
+    for group in groups:
+        node, parts = group[0], group[0].args
+        alone = len(group) == 1 and node.op.name == "concatenate" and node.attrs.axis == 1
+        if not alone or node.output in graph.outputs or node.output not in images:
+            continue
+        only = all(len(graph.users[value]) == 1 and value in made for value in parts)
+        if only and len(set(parts)) == len(parts) and not set(parts) & set(graph.outputs):
+            start = 0
+            for value in parts:
+                found[value] = node.output, start
+                start += shape_of(value)[1]
+    return found
+
+
+def _moved_for_attention(graph: Graph) -> set[Value]:
+    """Values that movement makes and that only attention reads, moved further at most."""
+    found: set[Value] = set()
+    for node in reversed(graph.nodes):
+        if node.op.kind is not Kind.INJECTIVE or node.op.name == "constant":
+            continue
+        readers = [user for value in node.outputs for user in graph.users.get(value, ())]
+        kept = any(value in graph.outputs for value in node.outputs)
+        if readers and not kept and all(_reads_strided(one, found) for one in readers):
+            found |= set(node.outputs)
+    return found
+
+
+def _reads_strided(node: Node, elided: set[Value]) -> bool:
+    return node.op.name == "nn.attention" or all(value in elided for value in node.outputs)
+
+
+def _channels_last(graph: Graph) -> set[Value]:
+    """Values that convolutions and pooling work on, and what is computed with them: images, of
+    which the channels of a pixel are neighbours."""
+    parent: dict[Value, Value] = {}
+
+    def find(value: Value) -> Value:
+        while parent.setdefault(value, value) is not value:
+            value = parent[value]
+        return value
+
+    images: list[Value] = []
+    for node in graph.nodes:
+        if node.op.name not in _LAYOUT_FREE and not node.op.kind.is_pointwise:
+            continue
+        values = [v for v in (*node.args[:1], *node.outputs) if _is_image(v)]
+        if node.op.kind.is_pointwise or node.op.name == "concatenate":
+            values = [v for v in (*node.args, *node.outputs) if _is_image(v)]
+        for value in values[1:]:
+            parent[find(value)] = find(values[0])
+        if node.op.name in _IMAGES:
+            images += values
+    roots = {find(value) for value in images}
+    return {value for value in parent if find(value) in roots}
+
+
+def _is_image(value: Value) -> bool:
+    return value.dtype is DType.FLOAT32 and len(value.tensor.shape or ()) == 4

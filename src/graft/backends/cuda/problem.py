@@ -1,0 +1,134 @@
+"""Matrix products as one problem, and schedules of it: what `product.py` makes kernels of.
+
+Convolutions, dense layers and batches of matrix products are products of a matrix A, whose rows are
+gathered from pixels of an image, and a matrix B, whose rows hold K next to each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from graft.base.dtypes import DType
+from graft.loop.ir import Buffer, Stmt
+
+ROW = 128  # bytes of K in a stage
+CHUNK = 16  # bytes that a thread copies at once
+PARTIAL_PAD = 8  # floats between rows of partial sums, so that their writes meet no bank twice
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Pixels of an image that make a row of A: a window per output pixel, channels innermost.
+
+    `pixel` is the distance of neighbouring pixels in elements; `channels` is how many are read."""
+
+    images: int
+    height: int
+    width: int
+    channels: int
+    pixel: int
+    out_height: int
+    out_width: int
+    kernel: tuple[int, int] = (1, 1)
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether row m of A is just pixel m."""
+        same = (self.height, self.width) == (self.out_height, self.out_width)
+        return same and self.kernel == (1, 1) and self.strides == (1, 1) and not any(self.padding)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A batch of products: A from a window, B as `columns` rows of `depth` elements each.
+
+    `lead` is the distance of rows of B, `steps` those of members of the batch in A and B, all in
+    elements. Results of the batch follow one another by rows, or by columns (grouped convolution).
+    """
+
+    window: Window
+    columns: int
+    dtype: DType
+    lead: int
+    batch: int = 1
+    steps: tuple[int, int] = (0, 0)
+    is_constant: bool = True  # B is known, so it may be read before the kernels ahead are done
+    by_columns: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.window.images * self.window.out_height * self.window.out_width
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.numpy.itemsize
+
+    @property
+    def depth(self) -> int:
+        return self.window.kernel[0] * self.window.kernel[1] * self.window.channels
+
+    @property
+    def k_steps(self) -> int:
+        """Stages that K fills."""
+        return math.ceil(self.depth * self.size / ROW)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSchedule:
+    """How a product is computed: the tile of a block, the warps along its rows, columns and K, the
+    stages of the ring, and the blocks of a cluster that split K among them."""
+
+    rows: int = 64
+    columns: int = 64
+    warps: tuple[int, int, int] = (2, 2, 1)
+    stages: int = 4
+    split: int = 1
+
+    @property
+    def threads(self) -> int:
+        return 32 * math.prod(self.warps)
+
+    @property
+    def warp_tile(self) -> tuple[int, int]:
+        return self.rows // self.warps[0], self.columns // self.warps[1]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of the ring, or of the partial sums that take its place."""
+        ring = self.stages * (self.rows + self.columns) * ROW
+        return max(ring, self.warps[2] * self.rows * (self.columns + PARTIAL_PAD) * 4)
+
+    @property
+    def is_valid(self) -> bool:
+        tall, wide = self.warp_tile
+        sums = tall * wide // 32  # registers of a thread that hold sums
+        fits = not tall % 16 and not wide % 16 and sums <= 128
+        return fits and self.threads <= 512 and self.shared_bytes <= 227 * 1024
+
+    def lanes(self, product: Product) -> int:
+        """Columns that a thread stores at once: as many as leave work for all threads."""
+        share = self.rows * self.columns // (self.threads * self.split)
+        return math.gcd(product.columns, min(8, max(2, share)))
+
+    def grid(self, product: Product) -> tuple[int, int, int]:
+        tiles = math.ceil(product.rows / self.rows) * math.ceil(product.columns / self.columns)
+        return tiles * self.split, product.batch, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What becomes of sums: a statement that stores the results of `lanes` columns.
+
+    It reads the sums from the register buffer `sums`, and is given the number of the row and of the
+    first column within the matrix of all results as variables `m` and `n`. `buffers` are what it
+    reads and, last, what it writes."""
+
+    body: Stmt
+    sums: Buffer
+    lanes: int
+    buffers: tuple[Buffer, ...]

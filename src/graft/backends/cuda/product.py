@@ -1,0 +1,386 @@
+"""The tensor-core kernel: convolutions, dense layers and batches of matrix products.
+
+All are one problem (`Product`): rows of a matrix A that are gathered from pixels of an image (an
+implicit GEMM; a plain matrix is an image of one row of pixels and a window of one), times rows of
+B, which hold K next to each other. A block of threads computes a tile of the result: asynchronous
+copies bring 128 bytes of K for each row of A and B into a ring of stages in shared memory,
+`ldmatrix` takes fragments from there, `mma.sync` multiplies them, and float32 sums go through
+shared memory to the epilogue, which is an expression of the loop IR on vectors of columns. Warps of
+a block, and blocks of a cluster, can share a tile by splitting K: their sums are added when they
+are read back, over distributed shared memory. At batch 1 that is what fills the machine.
+
+Rows of shared memory are 128 bytes, whose 16-byte chunks are permuted by the row number modulo 8:
+neither the copies nor `ldmatrix` ever meet a bank conflict.
+"""
+
+from __future__ import annotations
+
+import math
+
+from graft.backends.cuda.code import ATOM, Int, TensorCode, Variable
+from graft.backends.cuda.problem import (
+    CHUNK,
+    PARTIAL_PAD,
+    ROW,
+    Epilogue,
+    Product,
+    ProductSchedule,
+)
+from graft.llvm.context import MemRef
+from graft.llvm.emit_stmt import statement
+from graft.llvm.gpu import KernelWriter
+from graft.llvm.text import Value, constant
+from graft.loop.ir import Buffer
+
+_FAR = -(1 << 20)  # a pixel coordinate outside of every image
+
+
+def product_kernel(
+    name: str, product: Product, schedule: ProductSchedule, epilogue: Epilogue
+) -> str:
+    """The kernel as PTX: its parameters are A, B and the epilogue's buffers."""
+    return _Kernel(name, product, schedule, epilogue).ptx()
+
+
+class _Kernel(TensorCode):
+    def __init__(
+        self, name: str, product: Product, schedule: ProductSchedule, epilogue: Epilogue
+    ) -> None:
+        self.product, self.schedule, self.epilogue = product, schedule, epilogue
+        operands = [Buffer(label, product.dtype, ()) for label in ("operand_a", "operand_b")]
+        buffers = [*operands, *epilogue.buffers]
+        writer = KernelWriter(name, buffers, schedule.threads, schedule.split)
+        super().__init__(writer, product.dtype)
+
+    def ptx(self) -> str:
+        writer, schedule = self.writer, self.schedule
+        self.thread = self.special("tid")
+        self.lane, warp = self.thread & 31, self.thread // 32
+        tall, wide, _deep = schedule.warps
+        self.warp = (warp % tall, warp // tall % wide, warp // (tall * wide))
+        self._locate()
+        base = writer.module.shared("ring", "i32")
+        text = f"ptrtoint ptr addrspace(3) {base} to i32"
+        self.base = Int(writer, self.builder.make("i32", 1, text))
+        writer.launch_next()
+        self.sums = Variable(writer, "float", math.prod(schedule.warp_tile) // 32)
+        for index in range(math.prod(schedule.warp_tile) // 32):
+            self.sums.set(constant(0.0, "float"), index)
+        self._prepare_rows()
+        self._multiply()
+        self._store_sums()
+        self._finish()
+        return writer.ptx()
+
+    def _locate(self) -> None:
+        """Which tile of which member of the batch this block computes, and which part of K."""
+        product, schedule = self.product, self.schedule
+        block = self.special("ctaid")
+        self.rank = block % schedule.split if schedule.split > 1 else self.number(0)
+        tile = block // schedule.split
+        across = math.ceil(product.columns / schedule.columns)
+        # Neighbouring blocks share rows of A where B is larger, as it is in late layers.
+        self.first_row = tile // across * schedule.rows
+        self.first_column = tile % across * schedule.columns
+        self.member = self.special("ctaid", "y") if product.batch > 1 else self.number(0)
+        share = math.ceil(product.k_steps / schedule.split)
+        self.first_step = self.rank * share
+        left = self.number(product.k_steps) - self.first_step
+        self.steps = left
+        if schedule.split > 1:
+            most = self.builder.elementwise("smin", left.value, constant(share, "i32"))
+            self.steps = Int(
+                self.writer, self.builder.elementwise("smax", most, constant(0, "i32"))
+            )
+
+    # Copies: thread t copies chunk t % 8 of rows t // 8, t // 8 + threads / 8, ...
+
+    def _prepare_rows(self) -> None:
+        """What a thread knows of the rows it copies: addresses, and where windows begin."""
+        product, window = self.product, self.product.window
+        chunks = ROW // CHUNK
+        self.chunk, row = self.thread % chunks, self.thread // chunks
+        self.stride = self.schedule.threads // chunks
+        self.slot_row = row
+        a_base = self._pointer(0, product.steps[0])
+        b_base = self._pointer(1, product.steps[1])
+        self.a_rows: list[tuple[Value, Int, Int, Value]] = []
+        for number in range(math.ceil(self.schedule.rows / self.stride)):
+            m = self.first_row + row + number * self.stride
+            inside = m.below(product.rows)
+            if window.is_plain:
+                y = x = self.number(0)
+                offset = m * window.pixel
+            else:
+                image, pixel = m // (window.out_height * window.out_width), m
+                if window.images > 1:
+                    pixel = m % (window.out_height * window.out_width)
+                y = pixel // window.out_width * window.strides[0] - window.padding[0]
+                x = pixel % window.out_width * window.strides[1] - window.padding[1]
+                offset = (image * window.height + y) * window.width + x
+                offset = offset * window.pixel
+                far = constant(_FAR, "i32")
+                y = Int(self.writer, self.builder.select(inside, y.value, far))
+            self.a_rows.append((self.moved(a_base, offset.value, product.size), y, x, inside))
+        self.b_rows: list[tuple[Value, Value]] = []
+        for number in range(math.ceil(self.schedule.columns / self.stride)):
+            n = self.first_column + row + number * self.stride
+            self.b_rows.append(
+                (
+                    self.moved(b_base, (n * product.lead).value, product.size),
+                    n.below(product.columns),
+                )
+            )
+
+    def _pointer(self, number: int, step: int) -> Value:
+        """Where an operand of this member of the batch begins."""
+        pointer = self.writer.pointers[number]
+        if not step:
+            return pointer
+        return self.moved(pointer, (self.member * step).value, self.product.size)
+
+    def _copy(self, slot: Int, row: int, pointer: Value, inside: Value, limit: int) -> None:
+        """One chunk of a row of the slot, or zeros where it is not inside."""
+        at_row = self.slot_row + row
+        place = (at_row * ROW) + ((self.chunk ^ (at_row & 7)) * CHUNK)
+        partial = limit - row < self.stride
+        after = ""
+        if partial:
+            label, after = self.builder.fresh("copy"), self.builder.fresh("copied")
+            self.builder.branch(at_row.below(limit), label, after)
+            self.builder.start(label)
+        self.copy(slot + place, pointer, inside)
+        if partial:
+            self.builder.jump(after)
+            self.builder.start(after)
+
+    def _copy_a(self, step: Int, slot: Int) -> None:
+        product, window = self.product, self.product.window
+        chunk = (self.first_step + step) * (ROW // CHUNK) + self.chunk
+        within = chunk.below(product.depth * product.size // CHUNK)
+        per_tap = window.channels * product.size // CHUNK
+        tap, inner = chunk // per_tap, chunk
+        moved = chunk * CHUNK
+        down = right = self.number(0)
+        if window.kernel != (1, 1):
+            inner = chunk % per_tap
+            down = tap // window.kernel[1] * window.dilation[0]
+            right = tap % window.kernel[1] * window.dilation[1]
+            moved = (down * window.width + right) * (window.pixel * product.size) + inner * CHUNK
+        for number, (pointer, y, x, inside) in enumerate(self.a_rows):
+            valid = self.builder.binary("and", within, inside)
+            if not window.is_plain:
+                for start, move, extent in ((y, down, window.height), (x, right, window.width)):
+                    tested = (start + move).below(extent)
+                    valid = self.builder.binary("and", valid, tested)
+            source = self.moved(pointer, moved.value)
+            self._copy(slot, number * self.stride, source, valid, self.schedule.rows)
+
+    def _copy_b(self, step: Int, slot: Int) -> None:
+        product = self.product
+        chunk = (self.first_step + step) * (ROW // CHUNK) + self.chunk
+        within = chunk.below(product.depth * product.size // CHUNK)
+        moved = (chunk * CHUNK).value
+        for number, (pointer, inside) in enumerate(self.b_rows):
+            valid = self.builder.binary("and", within, inside)
+            source = self.moved(pointer, moved)
+            self._copy(slot, number * self.stride, source, valid, self.schedule.columns)
+
+    def _slots(self, slot: Int) -> tuple[Int, Int]:
+        """Where A's and B's rows of a stage lie."""
+        size = (self.schedule.rows + self.schedule.columns) * ROW
+        a = self.base + slot * size
+        return a, a + self.schedule.rows * ROW
+
+    def _commit(self) -> None:
+        self.writer.assembly("cp.async.commit_group;", "", ())
+
+    def _multiply(self) -> None:
+        """The ring: stages are filled ahead, one is multiplied, its slot is filled again."""
+        ahead = self.schedule.stages - 1
+        if not self.product.is_constant:
+            self.writer.wait_for_inputs()
+        for stage in range(ahead):
+            self._when(self.number(stage), self.steps, self._copy_b, stage)
+        if self.product.is_constant:
+            self.writer.wait_for_inputs()
+        for stage in range(ahead):
+            self._when(self.number(stage), self.steps, self._copy_a, stage)
+            self._commit()
+        step, slot = Variable(self.writer, "i32"), Variable(self.writer, "i32")
+        step.set(constant(0, "i32"))
+        slot.set(constant(0, "i32"))
+        test, inside, after = (self.builder.fresh(hint) for hint in ("ring", "step", "summed"))
+        self.builder.jump(test)
+        self.builder.start(test)
+        self.builder.branch(Int(self.writer, step.get()).below(self.steps), inside, after)
+        self.builder.start(inside)
+        self.writer.assembly(f"cp.async.wait_group {ahead - 1};", "", ())
+        self.writer.barrier()
+        now, current = Int(self.writer, step.get()), Int(self.writer, slot.get())
+        self._refill(now + ahead, current + ahead)
+        self._multiply_stage(current)
+        step.set((now + 1).value)
+        slot.set(self._wrapped(current + 1).value)
+        self.builder.jump(test)
+        self.builder.start(after)
+        self.writer.assembly("cp.async.wait_group 0;", "", ())
+        self.writer.barrier()
+
+    def _wrapped(self, slot: Int) -> Int:
+        stages = self.schedule.stages
+        lower = (slot - stages).value
+        fits = slot.below(stages)
+        return Int(self.writer, self.builder.select(fits, slot.value, lower))
+
+    def _when(self, step: Int, limit: Int, copy: object, stage: int) -> None:
+        label, after = self.builder.fresh("fill"), self.builder.fresh("filled")
+        self.builder.branch(step.below(limit), label, after)
+        self.builder.start(label)
+        a, b = self._slots(self.number(stage))
+        if copy == self._copy_a:
+            self._copy_a(step, a)
+        else:
+            self._copy_b(step, b)
+        self.builder.jump(after)
+        self.builder.start(after)
+
+    def _refill(self, step: Int, slot: Int) -> None:
+        label, after = self.builder.fresh("fill"), self.builder.fresh("filled")
+        self.builder.branch(step.below(self.steps), label, after)
+        self.builder.start(label)
+        a, b = self._slots(self._wrapped(slot))
+        self._copy_b(step, b)
+        self._copy_a(step, a)
+        self.builder.jump(after)
+        self.builder.start(after)
+        self._commit()
+
+    # Products: fragments from shared memory, and matrix instructions on them.
+
+    def _multiply_stage(self, slot: Int) -> None:
+        a_slot, b_slot = self._slots(slot)
+        tall, wide = self.schedule.warp_tile
+        lane = self.lane
+        row = self.warp[0] * tall + (lane & 15)
+        a_place = row * ROW + (((lane // 16) ^ (lane & 7)) * CHUNK)
+        column = self.warp[1] * wide + (lane & 7) + (lane // 16) * 8
+        b_place = column * ROW + ((((lane // 8) & 1) ^ (lane & 7)) * CHUNK)
+        atoms, deep = ROW // ATOM, self.schedule.warps[2]
+        for turn in range(atoms // deep):
+            shift = self.warp[2] * ATOM + turn * deep * ATOM if deep > 1 else turn * ATOM
+            a_parts = [
+                self.fragment(a_slot + (a_place ^ shift) + i * 16 * ROW) for i in range(tall // 16)
+            ]
+            b_parts = [
+                self.fragment(b_slot + (b_place ^ shift) + j * 16 * ROW) for j in range(wide // 16)
+            ]
+            a_parts = [self.rounded(part) for part in a_parts]
+            if not self.product.is_constant:
+                b_parts = [self.rounded(part) for part in b_parts]
+            for i, a in enumerate(a_parts):
+                for j in range(wide // 8):
+                    b = b_parts[j // 2][2 * (j % 2) : 2 * (j % 2) + 2]
+                    first = (i * (wide // 8) + j) * 4
+                    sums = [self.sums.get(first + index) for index in range(4)]
+                    for index, value in enumerate(self.matrix_multiply(a, b, sums)):
+                        self.sums.set(value, first + index)
+
+    # Sums through shared memory, where those of other warps and blocks are added.
+
+    def _store_sums(self) -> None:
+        tall, wide = self.schedule.warp_tile
+        pitch = self.schedule.columns + PARTIAL_PAD
+        row = self.warp[2] * self.schedule.rows + self.warp[0] * tall + self.lane // 4
+        column = self.warp[1] * wide + (self.lane & 3) * 2
+        place = self.base + (row * pitch + column) * 4
+        for i in range(tall // 16):
+            for j in range(wide // 8):
+                first = (i * (wide // 8) + j) * 4
+                for half in range(2):
+                    pair = [self.sums.get(first + 2 * half + index) for index in range(2)]
+                    at = place + ((i * 16 + half * 8) * pitch + j * 8) * 4
+                    self.writer.assembly(
+                        "st.shared.v2.f32 [$0], {$1, $2};", "r,f,f", (), at.value, *pair
+                    )
+
+    def _meet(self) -> None:
+        """All that share a tile's sums meet: the block, or the cluster."""
+        if self.schedule.split == 1:
+            self.writer.barrier()
+            return
+        self.writer.assembly("barrier.cluster.arrive.release.aligned;", "", ())
+        self.writer.assembly("barrier.cluster.wait.acquire.aligned;", "", ())
+
+    def _finish(self) -> None:
+        """Add up what all have summed, a vector of columns at a time, and store the results."""
+        schedule, product, lanes = self.schedule, self.product, self.epilogue.lanes
+        self._meet()
+        vectors = schedule.rows * schedule.columns // lanes
+        turns = math.ceil(vectors / (schedule.threads * schedule.split))
+        across = schedule.columns // lanes
+        for turn in range(turns):
+            number = self.thread + self.rank * schedule.threads
+            number = number + turn * schedule.threads * schedule.split
+            row, column = number // across, number % across * lanes
+            m, n = self.first_row + row, self.first_column + column
+            inside = self.builder.binary("and", m.below(product.rows), n.below(product.columns))
+            if vectors % (schedule.threads * schedule.split):
+                inside = self.builder.binary("and", inside, number.below(vectors))
+            label, after = self.builder.fresh("result"), self.builder.fresh("stored")
+            self.builder.branch(inside, label, after)
+            self.builder.start(label)
+            self._result(row, column, m, n)
+            self.builder.jump(after)
+            self.builder.start(after)
+        if schedule.split > 1:  # nobody leaves while others read its memory
+            self._meet()
+
+    def _result(self, row: Int, column: Int, m: Int, n: Int) -> None:
+        lanes, schedule = self.epilogue.lanes, self.schedule
+        pitch = schedule.columns + PARTIAL_PAD
+        place = self.base + (row * pitch + column) * 4
+        totals: list[Value] = []
+        for rank in range(schedule.split):
+            for layer in range(schedule.warps[2]):
+                at = place + layer * schedule.rows * pitch * 4
+                parts = self._partial(at, rank)
+                sums = zip(totals, parts, strict=True) if totals else ()
+                totals = [self.builder.binary("fadd", *pair) for pair in sums] or parts
+        context = self.writer.context
+        registers = self.builder.allocate("float", lanes, 16)
+        for index, value in enumerate(totals):
+            text = f"getelementptr float, {registers.typed}, i64 {index}"
+            slot = self.builder.make("ptr", 1, text)
+            self.builder.do(f"store {value.typed}, {slot.typed}")
+        context.memrefs[self.epilogue.sums.name] = MemRef(self.epilogue.sums, registers, (1,))
+        if self.product.batch > 1 and self.product.by_columns:
+            n = n + self.member * self.product.columns
+        elif self.product.batch > 1:
+            m = m + self.member * self.product.rows
+        context.variables["m"], context.variables["n"] = m.wide(), n.wide()
+        statement(context, self.epilogue.body)
+
+    def _partial(self, place: Int, rank: int) -> list[Value]:
+        """Sums of some columns, of one block of the cluster."""
+        lanes, result = self.epilogue.lanes, list[Value]()
+        space, address = "shared", place.value
+        if self.schedule.split > 1:
+            space = "shared::cluster"
+            text = "mapa.shared::cluster.u32 $0, $1, $2;"
+            which = constant(rank, "i32")
+            made = self.writer.assembly(text, "=r,r,r", ["i32"], address, which)
+            address = Value("i32", 1, made)
+        for first in range(0, lanes, 4):
+            width = min(4, lanes - first)
+            names = ", ".join(f"${index}" for index in range(width))
+            kind = f".v{width}" if width > 1 else ""
+            inside = f"{{{names}}}" if width > 1 else names
+            text = f"ld.{space}{kind}.f32 {inside}, [${width}+{first * 4}];"
+            constraints = ",".join(["=f"] * width + ["r"])
+            made = self.writer.assembly(text, constraints, ["float"] * width, address)
+            if width == 1:
+                result.append(Value("float", 1, made))
+            else:
+                result += self.parts(made, "float", width)
+        return result

@@ -1,0 +1,166 @@
+"""Schedules of products by measuring them, where there is a GPU: products in, a table out.
+
+The model of `schedule.py` names the most promising schedules of each product; kernels of them are
+made in several processes, run on the GPU one after the other, and the fastest is remembered, on
+disk too (`schedule.tuned_path`), where `choose_schedule` finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from graft.backends.cuda.driver import CudaError, Device, Launch
+from graft.backends.cuda.problem import Epilogue, Product, ProductSchedule
+from graft.backends.cuda.product import product_kernel
+from graft.backends.cuda.schedule import candidates, predicted, remember
+from graft.base.dtypes import DType
+from graft.llvm.gpu import CAPABILITY
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Load,
+    LoopKind,
+    Scope,
+    Store,
+    Var,
+)
+from graft.loop.ranges import Context
+from graft.loop.vectorize import vectorize
+
+TRIED = 24  # schedules of a product that are measured in each of two rounds
+_BEST = 2  # whose relatives follow in the second
+_LAUNCHES, _ROUNDS = 20, 5
+
+
+def plain_epilogue(product: Product, lanes: int) -> Epilogue:
+    """Sums as they are, in the product's dtype."""
+    by_rows = 1 if product.by_columns else product.batch
+    by_columns = product.batch if product.by_columns else 1
+    extents = Const(product.rows * by_rows), Const(product.columns * by_columns)
+    sums = Buffer("sums", DType.FLOAT32, (Const(lanes),), Scope.REGISTER)
+    target = Buffer("result", product.dtype, extents)
+    lane = Var("lane")
+    value: Expr = Load(sums, (lane,))
+    if product.dtype is not DType.FLOAT32:
+        value = Cast(product.dtype, value)
+    at = Var("m"), Binary(BinaryKind.ADD, Var("n"), lane)
+    loop = For(lane, Const(0), Const(lanes), Store(target, at, value), LoopKind.VECTOR)
+    return Epilogue(vectorize(loop, Context()), sums, lanes, (target,))
+
+
+def promising(product: Product, count: int = TRIED) -> list[ProductSchedule]:
+    """The schedules of least predicted time, several splits and tiles among them."""
+    ranked = sorted(candidates(product), key=lambda one: predicted(product, one))
+    chosen: dict[tuple[object, ...], ProductSchedule] = {}
+    for one in ranked:  # one of each tile and split first: the model errs most in between
+        chosen.setdefault((one.rows, one.columns, one.split, one.warps[2]), one)
+    return list(chosen.values())[:count]
+
+
+def kernels_of(product: Product, schedules: Sequence[ProductSchedule]) -> list[str]:
+    """PTX of a product by each schedule."""
+    return [
+        product_kernel("product", product, one, plain_epilogue(product, one.lanes(product)))
+        for one in schedules
+    ]
+
+
+def assembled(text: str) -> bytes:
+    """Machine code where there is an assembler, else PTX, which the driver compiles."""
+    tool = shutil.which("ptxas")
+    if tool is None:
+        return text.encode()
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(text)
+        command = [tool, f"-arch={CAPABILITY}", str(source), "-o", str(target)]
+        subprocess.run(command, check=True, capture_output=True)
+        return target.read_bytes()
+
+
+def _kernel(product: Product, schedule: ProductSchedule) -> bytes:
+    return assembled(kernels_of(product, [schedule])[0])
+
+
+Times = dict[ProductSchedule, float]
+
+
+def tune(device: Device, products: Iterable[Product], count: int = TRIED) -> dict[Product, Times]:
+    """Measure products and remember the best schedule of each; gives seconds by schedule.
+
+    First `count` schedules that differ in tiles and splits, then relatives of the best of these."""
+    found: dict[Product, Times] = {product: {} for product in products}
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        for is_first in (True, False):
+            tried = {
+                product: promising(product, count) if is_first else _relatives(product, times)
+                for product, times in found.items()
+            }
+            pairs = [(product, one) for product, few in tried.items() for one in few]
+            made = pool.map(_kernel, *zip(*pairs, strict=True), chunksize=4)
+            for product, schedules in tried.items():
+                code = [next(made) for _ in schedules]
+                found[product] |= _measured(device, product, schedules, code)
+    remember({product: min(times, key=lambda one: times[one]) for product, times in found.items()})
+    return found
+
+
+def _relatives(product: Product, times: Times) -> list[ProductSchedule]:
+    """Schedules that differ from the fastest ones in warps or stages alone."""
+    best = sorted(times, key=lambda one: times[one])[:_BEST]
+    tiles = [(one.rows, one.columns, one.split) for one in best]
+    others = [one for one in candidates(product) if (one.rows, one.columns, one.split) in tiles]
+    others.sort(key=lambda one: tiles.index((one.rows, one.columns, one.split)))
+    return [one for one in others if one not in times][:TRIED]
+
+
+def _measured(
+    device: Device, product: Product, schedules: Sequence[ProductSchedule], code: Sequence[bytes]
+) -> Times:
+    window, size = product.window, product.size
+    a = window.images * window.height * window.width * window.pixel * max(product.batch, 1)
+    b = product.columns * product.lead * product.batch
+    c = product.rows * product.columns * product.batch
+    random = np.random.default_rng(0)
+    memory = []
+    for count in (a, b, c):
+        array = random.standard_normal(count, np.float32).astype(product.dtype.numpy)
+        memory.append(device.reserve(count * size))
+        device.upload(array, memory[-1])
+    device.synchronize()
+    addresses = [one.address for one in memory]
+    times: Times = {}
+    for schedule, binary in zip(schedules, code, strict=True):
+        module = device.load(binary)
+        function = device.function(module, "product", schedule.shared_bytes)
+        launch = Launch(function, schedule.grid(product), schedule.threads, schedule.shared_bytes)
+
+        def issue(launch: Launch = launch) -> None:
+            for _ in range(_LAUNCHES):
+                device.launch(launch, addresses)
+
+        try:
+            graph = device.capture(issue)
+            graph.launch()
+            found = [device.seconds(graph.launch, 2) / _LAUNCHES for _ in range(_ROUNDS)]
+            times[schedule] = sorted(found)[_ROUNDS // 2]
+            graph.destroy()
+        except CudaError as error:
+            if "too many resources" not in str(error):
+                raise
+        device.unload(module)
+    return times

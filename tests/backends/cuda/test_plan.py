@@ -1,0 +1,103 @@
+"""Plans of regions mean what their graphs mean, in every precision."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.backends.cuda.simulated import SimulatedGpu
+
+from graft.backends.cuda.operands import shape_of
+from graft.backends.cuda.plan import Options, plan_region
+from graft.backends.cuda.selftest import Case, Cases
+from graft.base.dtypes import DType
+from graft.byoc.region import for_backend
+from graft.ir.builder import Builder
+from graft.ir.evaluate import run_graph
+from graft.ir.types import TensorType
+
+OPTIONS = {
+    "float32": Options(),
+    "float16": Options(DType.FLOAT16),
+    "bfloat16": Options(DType.BFLOAT16),
+    "strict": Options(uses_tensor_cores=False),
+}
+TOLERANCE = {"float32": 5e-3, "float16": 5e-3, "bfloat16": 4e-2, "strict": 1e-5}
+
+
+@pytest.mark.parametrize("precision", OPTIONS)
+@pytest.mark.parametrize("case", list(Cases(small=True).all()), ids=lambda case: case[0])
+def test_small_regions(case: Case, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, graph = case
+    if precision == "strict" and name == "heads":
+        pytest.skip("the interpreter takes a minute for it")
+    random = np.random.default_rng(1)
+    shapes = [shape_of(value) for value in graph.inputs]
+    inputs = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+    (expected,) = (np.asarray(one) for one in run_graph(graph, inputs))
+    (result,) = SimulatedGpu(monkeypatch).run(graph, inputs, OPTIONS[precision])
+    assert np.isfinite(result).all()
+    assert np.abs(result - expected).max() <= TOLERANCE[precision] * np.abs(expected).max()
+
+
+def test_reshapes_of_rows_are_no_launches() -> None:
+    builder = Builder("region")
+    x = builder.input("x", TensorType(DType.FLOAT32, (1, 4, 6)))
+    made = builder("nn.relu", builder("reshape", builder("nn.relu", x), shape=(4, 6)))
+    plan = plan_region(for_backend(builder.build(made)), Options())
+    assert [launch.label for launch in plan.launches] == ["nn.relu+reshape+nn.relu"]
+
+
+def test_epilogues_join_products() -> None:
+    builder = Builder("region")
+    x = builder.input("x", TensorType(DType.FLOAT32, (1, 16, 8, 8)))
+    weight = builder.constant(np.ones((16, 16, 3, 3), np.float32))
+    first = builder("nn.relu", builder("nn.conv2d", x, weight, padding=(1, 1, 1, 1)))
+    second = builder("add", builder("nn.conv2d", first, weight, padding=(1, 1, 1, 1)), first)
+    plan = plan_region(for_backend(builder.build(builder("nn.relu", second))), Options())
+    labels = [launch.label for launch in plan.launches]
+    assert labels == ["copy", "nn.conv2d+nn.relu", "nn.conv2d+add+nn.relu", "copy"]
+
+
+def test_heads_of_attention_are_read_and_written_where_they_lie() -> None:
+    (graph,) = (graph for name, graph in Cases(small=True).all() if name == "heads")
+    plan = plan_region(for_backend(graph), Options(DType.FLOAT16))
+    labels = [launch.label for launch in plan.launches]
+    assert labels == ["copy", "nn.dense", "nn.attention", "nn.dense+add"]
+
+
+def test_branches_are_written_into_their_concatenation() -> None:
+    (graph,) = (graph for name, graph in Cases(small=True).all() if name == "branches")
+    plan = plan_region(for_backend(graph), Options())
+    labels = [launch.label for launch in plan.launches]
+    assert labels == ["copy", *["nn.conv2d+nn.relu"] * 3, "nn.conv2d", "copy"]
+    assert len({launch.buffers[-1] for launch in plan.launches[1:4]}) == 1
+
+
+def test_equal_layers_share_code_and_weights() -> None:
+    builder = Builder("region")
+    value = builder.input("x", TensorType(DType.FLOAT32, (8, 64)))
+    weight = builder.constant(np.ones((64, 64), np.float32))
+    for _ in range(4):
+        value = builder("nn.relu", builder("nn.dense", value, weight))
+    plan = plan_region(for_backend(builder.build(value)), Options())
+    assert len(plan.launches) == 4
+    assert len(plan.code) == 1
+    assert len(plan.constants) == 1
+
+
+def test_buffers_that_live_at_once_do_not_overlap() -> None:
+    builder = Builder("region")
+    x = builder.input("x", TensorType(DType.FLOAT32, (8, 64)))
+    weight = builder.constant(np.ones((64, 64), np.float32))
+    first = builder("nn.dense", x, weight)
+    second = builder("nn.dense", first, weight)
+    third = builder("nn.softmax", builder("add", second, first))
+    plan = plan_region(for_backend(builder.build(third)), Options())
+    offsets, total = plan.offsets()
+    assert total >= 2 * 8 * 64 * 4
+    for launch in plan.launches:
+        spans = sorted((offsets[n], plan.sizes[n]) for n in set(launch.buffers) if n in offsets)
+        for (start, size), (following, _) in itertools.pairwise(spans):
+            assert start + size <= following
