@@ -41,8 +41,10 @@ _HEADER = re.compile(r"=>\s*This (Inner )?Loop Header: Depth=(\d+)")
 _INSIDE = re.compile(r"in Loop: Header=(BB\d+_\d+) Depth=(\d+)")
 _MEMORY_X86 = re.compile(r"\(%\w+|\(,%\w+|%rip\)")
 _SPILL = re.compile(r"\(%rsp\).*%[xyz]mm|%[xyz]mm.*\(%rsp\)|\b[qv]\d+.*\[sp")
-# LLVM's Zen 4 has the arithmetic units broadcast what is loaded; the load units do.
+# LLVM's Zen 4 has the arithmetic units broadcast what is loaded; the load units do. Its Skylake
+# has loads of whole vectors take two operations; they are one, as this one is (uops.info).
 _BROADCAST = re.compile(r"^vbroadcastss\t(.*\)), %zmm(\d+)")
+_LOAD = re.compile(r"^v(?:broadcastss|movaps|movups)\t(.*\)), %zmm(\d+)")
 _VECTOR_X86 = re.compile(r"%[xyz]mm\d+")
 
 
@@ -257,6 +259,8 @@ def _plain(lines: Sequence[str], target: Target) -> Iterator[str]:
     for line in lines:
         if target.machine.name == "znver4":
             line = _BROADCAST.sub(r"vmovups\t\1, %ymm\2", line)
+        elif _MODELS.get(target.machine.name, (target.machine.name,))[0] == "skylake-avx512":
+            line = _LOAD.sub(r"vmovntdqa\t\1, %zmm\2", line)
         if not line.startswith(("call", "ret", "bl\t", "data16", "{", "lock")):
             yield (
                 re.sub(r"(\.LBB|\.LCPI|\.LJTI)\d+_\d+", "0", line)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from tests.backends.host.images import Case, case, check, random_inputs
 
-from graft.backends.host.kernels import conv_plan
+from graft.backends.host.kernels import conv, conv_plan, conv_schedule
 from graft.backends.host.kernels.conv import conv2d
+from graft.backends.host.kernels.conv_schedule import ConvExtents, ConvSchedule
 from graft.backends.host.storage import Halo, Storage, blocks_of, static_shape
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
@@ -161,6 +162,46 @@ def test_tiles_go_on_from_row_to_row(
     bits = min(here.vector_bits, MACHINES[machine].vector_bits)
     target = replace(here, machine=MACHINES[machine].with_vectors(bits))
     check(made, conv2d, threads=2, target=target)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("shape", "weight", "attrs"),
+    [
+        ((1, 96, 7, 9), (48, 96, 1, 1), {}),
+        ((2, 128, 14, 14), (64, 128, 1, 1), {"strides": (2, 2)}),
+        ((1, 48, 30, 11), (80, 48, 3, 3), {"padding": (1, 0, 1, 2)}),
+        ((1, 64, 1, 67), (32, 64, 1, 3), {"padding": (0, 1, 0, 1)}),
+    ],
+)
+def test_depth_in_blocks(
+    shape: tuple[int, int, int, int],
+    weight: tuple[int, int, int, int],
+    attrs: dict[str, Any],
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All tiles of a job do some input channels before they go on to the next ones."""
+
+    def blocked(*arguments: Any) -> ConvSchedule:
+        schedule = conv_schedule.choose_schedule(*arguments)
+        return replace(schedule, vectors=1, depth_block=16, rows_first=False)
+
+    monkeypatch.setattr(conv, "choose_schedule", blocked)
+
+    def after(g: Builder, value: Value) -> Value:
+        return g("nn.relu", g("add", value, g.input("r", value.type)))
+
+    check(_case(shape, weight, after=after, **attrs), conv2d, threads)
+
+
+def test_depth_is_blocked_where_the_first_cache_is_filled_or_read() -> None:
+    extents = ConvExtents(1024, (1, 1), 1, 196, 16, 1, unit=16)
+    xeon, zen = (named_target(name) for name in ("icelake-server", "znver4"))
+    schedule = conv_schedule.choose_schedule(xeon, 16, extents)
+    assert schedule.slab * schedule.depth_block * 4 <= xeon.cache_bytes[0] / 2
+    assert schedule.depth_block
+    assert not conv_schedule.choose_schedule(zen, 16, extents).depth_block
 
 
 def test_gate_per_channel_is_read_as_the_image_of_one_pixel_that_it_is() -> None:

@@ -10,9 +10,8 @@ Bytes are multiplied four channels at a time, see `integer_weights.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import product
 
@@ -44,11 +43,12 @@ from graft.backends.host.kernels.conv_schedule import (
     ConvSchedule,
     choose_schedule,
     conv_cycles,
+    segments_of,
 )
+from graft.backends.host.kernels.conv_tiles import ConvTiles, lines_ahead
 from graft.backends.host.kernels.image import (
     ImageWriter,
     no_image,
-    operands,
     shared,
     unfit_epilogue,
     vector_lanes,
@@ -59,14 +59,13 @@ from graft.backends.host.kernels.integer_weights import (
     no_quads,
     starts,
     taken_off,
-    unsigned,
     zero_point_of,
 )
-from graft.backends.host.kernels.tile import Run, Tile, runs
-from graft.backends.host.point import BlockedPoint, minus, modulo, over, plus, times
-from graft.backends.host.storage import Storage, covers
+from graft.backends.host.kernels.tile import Run, Tile, balanced, runs
+from graft.backends.host.point import minus, over, plus, times
+from graft.backends.host.storage import Storage, covers, index
 from graft.base.dtypes import Array, DType
-from graft.ir.graph import Node, Value
+from graft.ir.graph import Node
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -79,22 +78,15 @@ from graft.loop.ir import (
     Expr,
     For,
     If,
-    Let,
-    Load,
-    Prefetch,
-    Ramp,
+    Scope,
     Stmt,
     Var,
 )
 from graft.rewrite.rule import Refusal
-from graft.target.machine import LINE_BYTES
 from graft.target.target import Target
 
 Phases = tuple[Phase, ...]
 _FLOAT = 4  # bytes
-
-# Jobs that there should at least be for the threads to share evenly.
-ENOUGH_JOBS = 32
 
 
 @kernel_template(
@@ -124,7 +116,7 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     if not covers(data.halo, halo(anchor, shape[2:])):
         return Refusal("the halo of the data is narrower than the padding")
     views = flattened(group, stores, anchor, shape) or stores
-    return plan_of(group, views, lambda p: _Writer(p, anchor, weight, target).body())
+    return plan_of(group, views, lambda p: ConvWriter(p, anchor, weight, target).body())
 
 
 def _unfit_integers(group: Group, stores: Stores, anchor: Node) -> str | None:
@@ -138,7 +130,7 @@ def _unfit_integers(group: Group, stores: Stores, anchor: Node) -> str | None:
     return reason
 
 
-class _Writer(ImageWriter):
+class ConvWriter(ImageWriter):
     """Writes the loop nest of one convolution."""
 
     def __init__(self, parameters: Parameters, anchor: Node, weight: Array, target: Target) -> None:
@@ -160,10 +152,15 @@ class _Writer(ImageWriter):
         super().__init__(parameters, self.schedule.lanes)
         self.begin: Buffer | None = None
         self.weights = self.packed(parameters, anchor, self.channels)
-        self.ahead = self.lines_ahead()
+        self.depth_index, self.depth_blocks = Var("depth"), 1
+        self.partial: Buffer | None = None
         # a job's channels: a slab of whole blocks, or a block of several slabs
         self.share = max(self.channels.slab, self.result.block)
         self.number, self.line, self.segment = Var("share"), Var("line"), Var("segment")
+        if self.schedule.depth_block and self.share == self.channels.slab:
+            self.depth_blocks = self.channels.count // self.schedule.depth_block
+            self.partial = self.partial_sums()
+        self.ahead = lines_ahead(self)
 
     def packed(self, parameters: Parameters, anchor: Node, channels: Channels) -> Buffer:
         """The weights; where sums do not start from zero, what they start from goes before."""
@@ -184,39 +181,26 @@ class _Writer(ImageWriter):
 
         return parameters.packed(anchor.args[1], pack, "weights")
 
-    def lines_ahead(self) -> int:
-        """How many lines of the next slab's weights each tile asks for at each position of the
-        kernel within a unit of channels, so that all tiles of a slab ask for all of them.
-
-        Weights that the second cache does not hold would otherwise be waited for in the first tile
-        of their slab, while those of its other tiles are there. Where tiles are so many that they
-        would ask for less than a line each, that first one does not matter."""
-        down, across = self.down[0], self.columns[0]
-        rows, columns = down.count, across.count
-        is_plain = len(self.down) == len(self.columns) == 1 and not self.skips_rows
-        if self.schedule.rows_first or not is_plain:
-            return 0
-        if not isinstance(rows, int) or not isinstance(columns, int):
-            return 0
-        tiles = -(-rows // self.schedule.rows) * -(-columns // self.schedule.columns)
-        positions = tiles * self.channels.count // self.channels.unit * down.taps * across.taps
-        return round(self.slab_bytes / LINE_BYTES / max(1, positions))
+    def partial_sums(self) -> Buffer:
+        """The sums of a job's tiles between two blocks of the depth."""
+        columns = self.columns[0].count
+        assert isinstance(columns, int)
+        counts = (count for _, count in balanced(columns, self.schedule.columns))
+        tiles = sum(-(-count // self.segments) for count in counts)
+        pixels = self.schedule.rows * self.schedule.columns
+        extents = index(tiles, pixels, self.schedule.vectors, self.lanes)
+        return Buffer("partial", self.dtype, extents, Scope.HEAP)
 
     @property
-    def images_read(self) -> list[Value]:
-        """What the epilogue reads of which every pixel has elements of its own."""
-        group, stores, result = self.group, self.parameters.stores, self.result
-        after = group.leading_to(group.nodes[-1].output, {self.anchor.output})
-        read = operands(after, {self.anchor.output})
-        found = {v: stores[group.outer(v)] for v in read if v not in group.constants}
-        alike = (result.block, result.shape, DType.FLOAT32)
-        return [v for v, one in found.items() if (one.block, one.shape, one.dtype) == alike]
+    def tiles_across(self) -> int:
+        """The tiles of a row, where it is known how long it is."""
+        columns = self.columns[0].count
+        return -(-columns // self.schedule.columns) if isinstance(columns, int) else 1
 
     @property
-    def slab_bytes(self) -> int:
-        """The weights of a slab."""
-        extents = [int(one.value) for one in self.weights.extents if isinstance(one, Const)]
-        return math.prod(extents[1:]) * self.weights.dtype.numpy.itemsize
+    def units(self) -> int:
+        """The units of channels that a tile goes through at a time."""
+        return self.channels.count // self.channels.unit // self.depth_blocks
 
     def scheduled(
         self, target: Target, channels: Channels, result: Storage, weight: Sequence[int]
@@ -238,7 +222,12 @@ class _Writer(ImageWriter):
         return *ways[best], choose_schedule(target, lanes, extents[best])
 
     def extents(
-        self, down: Phases, across: Phases, channels: Channels, result: Storage, lanes: int
+        self,
+        down: Phases,
+        across: Phases,
+        channels: Channels,
+        result: Storage,
+        lanes: int,
     ) -> ConvExtents:
         """What the schedule depends on; typical extents stand for unknown ones."""
         counts = (down[0].count, across[0].count)
@@ -255,7 +244,13 @@ class _Writer(ImageWriter):
             channels.slab // lanes,
             len(down) == 1 and isinstance(counts[0], int) and not self.skips_rows,
             channels.groups == 1 and self.together == 1,
+            channels.unit if self.may_block(down, across) else 0,
         )
+
+    def may_block(self, down: Phases, across: Phases) -> bool:
+        """Whether the depth may be done in blocks."""
+        is_one = len(down) == len(across) == 1 and not self.skips_rows and self.together == 1
+        return is_one and isinstance(down[0].count, int) and isinstance(across[0].count, int)
 
     def read(self, parameters: Parameters) -> Buffer:
         """The buffer of the data."""
@@ -298,15 +293,16 @@ class _Writer(ImageWriter):
     @property
     def segments(self) -> int:
         """Into how many parts rows are cut: more than one where there are few, but long ones."""
-        batch, lines, columns = self.result.shape[0], self.down[0].count, self.columns[0].count
+        batch, lines, columns = (
+            self.result.shape[0],
+            self.down[0].count,
+            self.columns[0].count,
+        )
         if not isinstance(lines, int):
             return 1
         jobs = (batch if isinstance(batch, int) else 1) * -(-lines // self.schedule.rows)
-        jobs *= self.shares
-        wanted = -(-ENOUGH_JOBS // jobs)
-        if isinstance(columns, int):
-            wanted = min(wanted, columns // self.schedule.columns)
-        return max(1, wanted)
+        most = columns // self.schedule.columns if isinstance(columns, int) else None
+        return segments_of(jobs * self.shares, most)
 
     def rows_of(self, down: Phase) -> Stmt:
         """The rows of a job."""
@@ -319,7 +315,10 @@ class _Writer(ImageWriter):
             body = If(inside, body, self.some_rows(down, row, last.size))
         if down.count == self.down[0].count:
             return body
-        return If(Compare(CompareKind.LESS, self.line, self.parameters.extent(down.count)), body)
+        return If(
+            Compare(CompareKind.LESS, self.line, self.parameters.extent(down.count)),
+            body,
+        )
 
     def some_rows(self, down: Phase, line: Expr, count: int) -> Stmt:
         """Neighbouring rows of a phase, from number `line` on."""
@@ -327,11 +326,13 @@ class _Writer(ImageWriter):
         vectors = self.schedule.vectors
         for part, across in product(range(self.share // self.channels.slab), self.columns):
             before: Expr = Const(0)
+            loops: list[Stmt] = []
             for run in runs(self.parameters.extent(across.count), self.schedule.columns):
                 tile = Tile(count * run.size, vectors, self.lanes, self.fresh(""), self.dtype)
-                tiles = _Tiles(self, down, across, part, line, count, tile, before)
-                found.append(tiles.loop(run))
+                tiles = ConvTiles(self, down, across, part, line, count, tile, before)
+                loops.append(tiles.loop(run))
                 before = plus(before, run.count)
+            found.append(self.over_depth(loops))
         if self.goes_on:
             return Block((*found, self.borders_of_rows()))
         border = [
@@ -345,6 +346,13 @@ class _Writer(ImageWriter):
             first = Compare(CompareKind.EQUAL, self.segment, Const(0))
             found.append(If(first, Block(tuple(border))))
         return Block(tuple(found))
+
+    def over_depth(self, loops: Sequence[Stmt]) -> Stmt:
+        """The tiles for one block of the depth after the other, with their sums between these."""
+        if self.partial is None:
+            return Block(tuple(loops))
+        every = For(self.depth_index, Const(0), Const(self.depth_blocks), Block(tuple(loops)))
+        return Allocate(self.partial, every)
 
     def borders_of_rows(self) -> Stmt:
         """What fills the halo beside a segment's share of the rows."""
@@ -374,179 +382,12 @@ class _Writer(ImageWriter):
         if channels.groups == 1:
             return Const(0)
         if channels.slab % channels.outputs == 0:
-            return times(slab, channels.slab // channels.outputs * channels.inputs // channels.unit)
+            return times(
+                slab,
+                channels.slab // channels.outputs * channels.inputs // channels.unit,
+            )
         if channels.outputs % channels.slab == 0:
             return times(over(slab, channels.outputs // channels.slab), scale)
         wanted = times(over(times(slab, channels.slab), channels.outputs), scale)
         last = (channels.groups * channels.inputs - channels.count) // channels.unit
         return Binary(BinaryKind.MINIMUM, wanted, Const(last))
-
-
-@dataclass(frozen=True, slots=True)
-class _Tiles:
-    """Writes the tiles of one pair of phases along `rows` rows, from number `line` on."""
-
-    writer: _Writer
-    down: Phase
-    across: Phase
-    part: int  # of the share: which of its slabs
-    line: Expr
-    rows: int
-    tile: Tile
-    before: Expr  # tiles of the same row in earlier runs
-
-    def loop(self, run: Run) -> Stmt:
-        """The tiles of a run along the phase."""
-        tile, count = self.tile, run.count
-        number = Var(f"tile{tile.tag}")
-        clear = tile.clear(self.begin if self.writer.begin is not None else None)
-
-        def sums(pixel: Expr) -> Stmt:
-            sums = (clear, self.reduction(pixel, number), self.finish(pixel))
-            return Allocate(tile.accumulators, Block((*self.ask_for_operands(pixel), *sums)))
-
-        body = run.tile(number, sums)
-        segment, segments = self.writer.segment, self.writer.segments
-        if segments == 1:
-            return For(number, Const(0), count, body)
-        first, last = (over(times(at, count), segments) for at in (segment, plus(segment, 1)))
-        return For(number, first, minus(last, first), body)
-
-    @property
-    def slab(self) -> Expr:
-        """The number of the slab."""
-        writer = self.writer
-        return plus(times(writer.number, writer.share // writer.channels.slab), self.part)
-
-    def begin(self, vector: int) -> Expr:
-        """What the sums of a vector start from."""
-        assert self.writer.begin is not None
-        lanes = Ramp(Const(vector * self.tile.lanes), 1, self.tile.lanes)
-        return Load(self.writer.begin, (self.slab, lanes))
-
-    def pixel(self, number: int) -> tuple[int, int]:
-        """Row and column within the tile."""
-        return divmod(number, self.tile.pixels // self.rows)
-
-    def reduction(self, pixel: Expr, number: Expr) -> Stmt:
-        """The sums over kernel positions and input channels."""
-        writer, tile, down, across = self.writer, self.tile, self.down, self.across
-        names = [f"{name}{tile.tag}" for name in ("unit", "ky", "kx", "ic")]
-        unit, ky, kx, channel = (Var(name) for name in names)
-        block, lane = Var(f"ib{tile.tag}"), Var(f"first{tile.tag}")
-        top, left, _, _ = writer.data.halo
-        first_row = plus(times(self.line, down.stride), times(ky, down.spacing))
-        first_row = plus(first_row, top + down.start)
-        first = plus(times(pixel, across.stride), times(kx, across.spacing))
-        first = plus(first, left + across.start)
-        channels, slab = writer.channels, self.slab
-        together = channels.unit // writer.together
-
-        def element(number: int) -> Expr:
-            row, column = self.pixel(number)
-            at = plus(first_row, row * down.stride), plus(first, column * across.stride)
-            found = Load(writer.source, (writer.batch, block, *at, plus(lane, channel)))
-            return unsigned(found, writer.data.dtype)
-
-        def weights(vector: int) -> Expr:
-            lanes = Ramp(Const(vector * tile.lanes), 1, tile.lanes)
-            line = plus(times(ky, down.element_step), down.element)
-            place = plus(times(kx, across.element_step), across.element)
-            return Load(writer.weights, (slab, unit, line, place, channel, lanes))
-
-        body: Stmt = tile.step(element, weights)
-        body = For(channel, Const(0), Const(together), body)
-        if writer.ahead:
-            body = Block((*self.ask_ahead(number, unit, ky, kx), body))
-        if writer.skips_rows:
-            body = If(self.meets_image(first), body)
-        body = For(kx, Const(0), Const(across.taps), body)
-        low, count = self.kernel_rows()
-        body = For(ky, low, count, body)
-        per_block = writer.data.block // channels.unit
-        position = plus(writer.start(slab), unit)
-        body = Let(lane, times(modulo(position, per_block), together), body)
-        body = Let(block, over(position, per_block), body)
-        return For(unit, Const(0), Const(channels.count // channels.unit), body)
-
-    def ask_ahead(self, number: Expr, unit: Expr, ky: Expr, kx: Expr) -> tuple[Stmt, ...]:
-        """Ask for this position's share of the next slab's weights; `number` is of the tile."""
-        writer, columns = self.writer, self.writer.columns[0].count
-        assert isinstance(columns, int)
-        units = writer.channels.count // writer.channels.unit
-        row = times(writer.line, -(-columns // writer.schedule.columns))
-        position = plus(times(plus(row, plus(self.before, number)), units), unit)
-        position = plus(times(position, self.down.taps), ky)
-        position = plus(times(position, self.across.taps), kx)
-        line = LINE_BYTES // writer.weights.dtype.numpy.itemsize
-        first = times(position, writer.ahead * line)
-        zeros = [Const(0)] * (len(writer.weights.extents) - 2)
-        place = (plus(self.slab, 1), *zeros)
-        return tuple(
-            Prefetch(writer.weights, (*place, plus(first, n * line)), level=2)
-            for n in range(writer.ahead)
-        )
-
-    def kernel_rows(self) -> tuple[Expr, Expr]:
-        """The first row of the kernel that meets the image, and how many do."""
-        down = self.down
-        if not self.writer.skips_rows:
-            return Const(0), Const(down.taps)
-        height = self.writer.parameters.extent(self.writer.data.shape[2])
-        row = plus(times(self.line, down.stride), down.start)
-        above = over(minus(Const(down.spacing - 1), row), down.spacing)
-        low = Binary(BinaryKind.MAXIMUM, Const(0), above)
-        below = over(minus(plus(height, down.spacing - 1), row), down.spacing)
-        high = Binary(BinaryKind.MINIMUM, Const(down.taps), below)
-        return low, Binary(BinaryKind.MAXIMUM, Const(0), minus(high, low))
-
-    def meets_image(self, first: Expr) -> Expr:
-        """Whether a kernel column meets the image anywhere in the tile; `first` counts the halo."""
-        data = self.writer.data
-        left, width = data.halo[1], self.writer.parameters.extent(data.shape[3])
-        reach = (self.tile.pixels // self.rows - 1) * self.across.stride
-        after = Compare(CompareKind.GREATER_EQUAL, plus(first, reach - left), Const(0))
-        before = Compare(CompareKind.LESS, plus(first, -left), width)
-        return Binary(BinaryKind.AND, after, before)
-
-    def place(self, pixel: Expr, number: int) -> tuple[Expr, Expr]:
-        """Row and column of the image for a pixel of the tile that begins at `pixel`."""
-        row, column = self.pixel(number)
-        if self.writer.goes_on:
-            position, width = plus(pixel, column), self.writer.width
-            return over(position, width), modulo(position, width)
-        return (
-            plus(times(plus(self.line, row), self.down.step), self.down.first),
-            plus(times(plus(pixel, column), self.across.step), self.across.first),
-        )
-
-    def point(self, pixel: Expr, number: int, vector: int) -> BlockedPoint:
-        """The vector of the result for an accumulator."""
-        writer, lanes = self.writer, self.tile.lanes
-        size, at = writer.result.block, self.place(pixel, number)
-        block, first = divmod(self.part * writer.channels.slab + vector * lanes, size)
-        return BlockedPoint(writer.batch, plus(writer.first_block, block), *at, first, lanes, size)
-
-    def ask_for_operands(self, pixel: Expr) -> list[Stmt]:
-        """Ask for the images that the epilogue reads, which come while sums are computed."""
-        tile, parameters = self.tile, self.writer.parameters
-        found: list[Stmt] = []
-        for value in self.writer.images_read:
-            for number, vector in product(range(tile.pixels), range(tile.vectors)):
-                point = self.point(pixel, number, vector)
-                load = point.load(*parameters.value(value))
-                if point.first * _FLOAT % LINE_BYTES == 0 and isinstance(load, Load):
-                    *at, lanes = load.indices
-                    assert isinstance(lanes, Ramp)
-                    found.append(Prefetch(load.buffer, (*at, lanes.base)))
-        return found
-
-    def finish(self, pixel: Expr) -> Stmt:
-        """The epilogue on each accumulator, and its result to memory."""
-        writer, tile = self.writer, self.tile
-
-        def store(number: int, vector: int) -> Stmt:
-            known = {writer.anchor.output: tile.value(number, vector)}
-            return writer.store(self.point(pixel, number, vector), known)
-
-        return tile.each(store)

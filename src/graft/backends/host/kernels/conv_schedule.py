@@ -23,6 +23,8 @@ from graft.target.target import Target
 
 _FLOAT = 4  # bytes
 _MOST_VECTORS = 8
+# Jobs that there should at least be for the threads to share evenly.
+ENOUGH_JOBS = 32
 # Each size of a tile is code of its own, which takes time to compile and room in caches.
 _VARIANT = 0.01
 
@@ -33,12 +35,15 @@ class ConvSchedule:
 
     A tile is `rows` x `columns` pixels times `vectors` vectors of `lanes` channels. Jobs go through
     the rows of one slab of channels after the other, or, `rows_first`, through all slabs of a row.
+    A job does all its tiles for `depth_block` input channels before it goes on to the next ones,
+    so that the first cache holds their weights; 0 where each tile goes through all at once.
     """
 
     lanes: int
     vectors: int
     rows: int
     columns: int
+    depth_block: int = 0
     rows_first: bool = False
 
     @property
@@ -59,6 +64,7 @@ class ConvExtents:
     per_block: int  # vectors of a block
     is_static: bool = True
     may_overlap: bool = False  # whether the last slab may share channels with the one before
+    unit: int = 0  # channels that blocks of the depth are multiples of; 0: there may be none
 
     @property
     def steps(self) -> int:
@@ -70,17 +76,26 @@ def choose_schedule(target: Target, lanes: int, extents: ConvExtents) -> ConvSch
     """The cheapest schedule by the machine's numbers."""
     weights = lanes * _FLOAT * extents.vectors * extents.steps
     rows_first = weights <= target.cache_bytes[1] / 2
-    best = min(_tiles(target, extents), key=lambda tile: _cycles(target, lanes, extents, tile))
+    best = min(
+        _tiles(target, lanes, extents),
+        key=lambda tile: _cycles(target, lanes, extents, tile),
+    )
     return ConvSchedule(lanes, *best, rows_first)
 
 
 def conv_cycles(target: Target, lanes: int, extents: ConvExtents) -> float:
     """Cycles that the cheapest schedule takes for an image."""
-    return min(_cycles(target, lanes, extents, tile) for tile in _tiles(target, extents))
+    return min(_cycles(target, lanes, extents, tile) for tile in _tiles(target, lanes, extents))
 
 
-def _tiles(target: Target, extents: ConvExtents) -> Iterator[tuple[int, int, int]]:
-    """Vectors, rows and columns of all tiles worth a thought."""
+def segments_of(jobs: int, most: int | None) -> int:
+    """Into how many parts each of so many jobs is cut, for the threads to share evenly."""
+    wanted = -(-ENOUGH_JOBS // jobs)
+    return max(1, wanted if most is None else min(wanted, most))
+
+
+def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[tuple[int, int, int, int]]:
+    """Vectors, rows, columns and blocks of the depth of all tiles worth a thought."""
     for vectors in range(1, min(_MOST_VECTORS, extents.vectors) + 1):
         if vectors % extents.per_block and extents.per_block % vectors:
             continue
@@ -90,12 +105,26 @@ def _tiles(target: Target, extents: ConvExtents) -> Iterator[tuple[int, int, int
         for rows in range(1, min(most, extents.rows if extents.is_static else 1) + 1):
             columns = min(extents.columns, most // rows)
             if rows == 1 or columns == extents.columns:
-                yield vectors, rows, columns
+                yield vectors, rows, columns, 0
+                if block := _depth_block(target, lanes * vectors, extents):
+                    yield vectors, rows, columns, block
 
 
-def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, int, int]) -> float:
+def _depth_block(target: Target, slab: int, extents: ConvExtents) -> int:
+    """Input channels whose weights for a slab the first cache holds; 0 where it holds all."""
+    taps, unit = extents.taps[0] * extents.taps[1], extents.unit
+    most = target.cache_bytes[0] // 2 // (slab * _FLOAT * taps)
+    if not unit or most >= extents.depth:
+        return 0
+    blocks = range(unit, most + 1, unit)
+    return max((size for size in blocks if extents.depth % size == 0), default=0)
+
+
+def _cycles(
+    target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, int, int, int]
+) -> float:
     """Cycles of all result channels of an image."""
-    vectors, rows, columns = tile
+    vectors, rows, columns, block = tile
     machine, steps = target.machine.with_vectors(32 * lanes), extents.steps
     weights = vectors * lanes * _FLOAT
     written = _written_cycles(machine, extents, lanes)
@@ -103,15 +132,23 @@ def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, i
     every = -(-extents.rows // rows) * -(-extents.columns // columns) * slabs * steps
     last = len(machine.caches) - 1
     ahead = stream_cycles(machine, slabs * weights * steps, last) / max(1, every)
+    incoming_weights = weight_cycles(machine, weights, weights * steps)
+    kept = 0.0  # cycles in which a vector of sums goes to memory and comes back
+    if block:
+        lines, across = -(-extents.rows // rows), -(-extents.columns // columns)
+        together = -(-across // segments_of(lines * slabs, extents.columns // columns))
+        incoming_weights = stream_cycles(machine, weights, 0) / together
+        kept = (extents.depth // block - 1) * (1 / machine.vector_loads + 1 / machine.vector_stores)
     total, variants = 0.0, 0
     for height, lines in balanced(extents.rows, rows):
         for width, count in balanced(extents.columns, columns):
             pixels = height * width
             # neighbouring kernel columns read the same data, which the first cache has by then
             data = pixels * _FLOAT / extents.taps[1]
-            incoming = weight_cycles(machine, weights, weights * steps) + data_cycles(machine, data)
+            incoming = incoming_weights + data_cycles(machine, data)
             incoming += written * pixels * vectors / steps
-            total += lines * count * tile_cycles(machine, pixels, vectors, steps, incoming, ahead)
+            cycles = tile_cycles(machine, pixels, vectors, steps, incoming, ahead)
+            total += lines * count * (cycles + kept * pixels * vectors)
             variants += 1
     return total * slabs * (1 + _VARIANT * (variants - 1))
 

@@ -21,6 +21,8 @@ from graft.backends.host.point import modulo, over, plus, times
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Value
 from graft.loop.ir import (
+    Binary,
+    BinaryKind,
     Block,
     Buffer,
     Call,
@@ -138,10 +140,9 @@ class _Whole:
 
     def ask_ahead(self, point: Expr, channel: Expr, use: PanelUse) -> tuple[Stmt, ...]:
         _, _, channels, width = (_number(one) for one in self.packed.extents)
-        lines = -(-width // (LINE * use.count))
-        first = times(plus(times(use.number, channels), channel), lines)
+        step = plus(times(use.number, channels), channel)
         place = (self.block, plus(point, 1), Const(0))
-        return _lines(self.packed, place, first, lines)
+        return _share(self.packed, place, step, use.count * channels, channels * width // LINE)
 
 
 @dataclass(frozen=True)
@@ -182,11 +183,10 @@ class _Half:
     def ask_ahead(self, point: Expr, channel: Expr, use: PanelUse) -> tuple[Stmt, ...]:
         down, columns = self.matrices.down, self.matrices.across.side
         _, channels, width = (_number(one) for one in self.panels.extents)
-        lines = -(-down.taps * width // (LINE * use.count * down.side))
         done = plus(times(over(point, columns), use.count), use.number)
-        first = times(plus(times(done, channels), channel), lines)
+        step, steps = plus(times(done, channels), channel), down.side * use.count * channels
         place = (self.block, plus(modulo(point, columns), 1), Const(0), Const(0))
-        return _lines(self.packed, place, first, lines)
+        return _share(self.packed, place, step, steps, down.taps * channels * width // LINE)
 
     def _fill(self, first: int, column: Expr) -> Stmt:
         """The panels of some rows of a column."""
@@ -225,9 +225,17 @@ def _number(extent: Expr) -> int:
     return int(extent.value)
 
 
-def _lines(buffer: Buffer, place: tuple[Expr, ...], first: Expr, count: int) -> tuple[Stmt, ...]:
-    """Ask for some lines, by their number from a place on, to be in the second cache."""
+def _share(
+    buffer: Buffer, place: tuple[Expr, ...], step: Expr, steps: int, lines: int
+) -> tuple[Stmt, ...]:
+    """Ask for a step's share of so many lines from a place on, to be in the second cache.
+
+    Where there are more steps than lines, the last ones ask for what has been asked for."""
+    each = -(-lines // steps)
+    if each == 1:
+        step = Binary(BinaryKind.MINIMUM, step, Const(lines - 1))
+    first = times(step, each)
     return tuple(
         Prefetch(buffer, (*place, times(plus(first, number), LINE)), level=2)
-        for number in range(count)
+        for number in range(each)
     )
