@@ -15,6 +15,7 @@ import graft
 import graft.ops
 from graft.backends.host import layout
 from graft.backends.host.group import Winograd
+from graft.backends.host.kernels import winograd as winograd_module
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_matrices import (
     TILES,
@@ -23,7 +24,11 @@ from graft.backends.host.kernels.winograd_matrices import (
     tiles_along,
     transforms,
 )
-from graft.backends.host.kernels.winograd_schedule import WinogradExtents, default_schedule
+from graft.backends.host.kernels.winograd_schedule import (
+    WinogradExtents,
+    WinogradSchedule,
+    default_schedule,
+)
 from graft.backends.host.kernels.winograd_vectors import shared_sums
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
@@ -296,6 +301,25 @@ def test_weights_that_no_cache_holds(tile: int, panels: int) -> None:
     layout = {"x": (8, (1, 1, 4, 4)), "result": (8, (0, 1, 0, 1))}
     made = case(write, layout, Winograd(tile))
     check(made, winograd, 2, target=small)
+
+
+@pytest.mark.parametrize("tile", BOUND)
+@pytest.mark.parametrize("half_rows", [0, 1])
+def test_channels_in_blocks(tile: int, half_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tiles of a chunk do some input channels before they go on to the next ones."""
+
+    def blocked(*arguments: Any) -> WinogradSchedule:
+        return replace(default_schedule(*arguments), depth_block=8, half_rows=half_rows)
+
+    monkeypatch.setattr(winograd_module, "default_schedule", blocked)
+    weight = GENERATOR.standard_normal((32, 24, 3, 3), dtype=np.float32) / np.float32(64)
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("float32", 2, 24, 9, 14))
+        return g("nn.conv2d", x, g.constant(weight), padding=(1, 1, 1, 1))
+
+    layout = {"x": (8, (1, 1, 4, 4)), "result": (8, (0, 1, 0, 1))}
+    check(case(write, layout, Winograd(tile)), winograd, 2)
 
 
 @given(st.integers(1, 70), st.integers(1, 6), st.integers(1, 30))

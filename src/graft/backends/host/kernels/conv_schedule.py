@@ -106,18 +106,19 @@ def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[tuple[i
             columns = min(extents.columns, most // rows)
             if rows == 1 or columns == extents.columns:
                 yield vectors, rows, columns, 0
-                if block := _depth_block(target, lanes * vectors, extents):
+                taps = extents.taps[0] * extents.taps[1]
+                block = depth_block(target, lanes * vectors * taps, extents.depth, extents.unit)
+                if block:
                     yield vectors, rows, columns, block
 
 
-def _depth_block(target: Target, slab: int, extents: ConvExtents) -> int:
-    """Input channels whose weights for a slab the first cache holds; 0 where it holds all."""
-    taps, unit = extents.taps[0] * extents.taps[1], extents.unit
-    most = target.cache_bytes[0] // 2 // (slab * _FLOAT * taps)
-    if not unit or most >= extents.depth:
+def depth_block(target: Target, weights: int, depth: int, unit: int = 1) -> int:
+    """The largest part of the depth, a multiple of a unit, whose weights the first cache holds; 0
+    where it holds all, or there is none. Each step of the depth has so many weights."""
+    most = target.cache_bytes[0] // 2 // (weights * _FLOAT)
+    if not unit or most >= depth:
         return 0
-    blocks = range(unit, most + 1, unit)
-    return max((size for size in blocks if extents.depth % size == 0), default=0)
+    return max((size for size in range(unit, most + 1, unit) if depth % size == 0), default=0)
 
 
 def _cycles(

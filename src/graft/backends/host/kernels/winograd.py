@@ -173,6 +173,8 @@ class _Writer(ImageWriter):
         )
         self.held = Buffer("held", DType.INT64, (Const(1),), Scope.HEAP)
         self.first, self.image, self.part = Var("first"), Var("image"), Var("part")
+        self.depth = Var("depth")
+        self.depth_blocks = self.channels // (self.schedule.depth_block or self.channels)
 
     def body(self) -> Stmt:
         size, shares = self.schedule.chunk, self.schedule.shares
@@ -275,26 +277,34 @@ class _Writer(ImageWriter):
                     use = PanelUse(plus(before, var), int(every.value))
                 parts.append(run.loop(var, partial(self.product, tile, point, use)))
                 before = plus(before, run.count)
-            return Block(tuple(parts))
+            return For(self.depth, Const(0), Const(self.depth_blocks), Block(tuple(parts)))
 
         return self.weights.each_point(at)
 
     def product(self, tile: Tile, point: Expr, use: PanelUse, first: Expr) -> Stmt:
-        """Some tiles at one point times the weights there."""
+        """Some tiles at one point times the weights there, of one block of the channels; sums of
+        several blocks add up in memory."""
         channel = Var(f"channel{tile.tag}")
         ramps = [Ramp(Const(v * tile.lanes), 1, tile.lanes) for v in range(tile.vectors)]
         step = tile.step(
             lambda pixel: Load(self.inputs, (point, plus(first, pixel), channel)),
             lambda v: self.weights.vector(point, channel, ramps[v]),
         )
-        store = tile.each(
-            lambda pixel, v: Store(
-                self.sums, (point, plus(first, pixel), ramps[v]), tile.value(pixel, v)
+
+        def place(pixel: int, v: int) -> tuple[Expr, ...]:
+            return point, plus(first, pixel), ramps[v]
+
+        store = tile.each(lambda p, v: Store(self.sums, place(p, v), tile.value(p, v)))
+        begin = tile.clear()
+        if self.depth_blocks > 1:
+            resume = tile.each(
+                lambda p, v: Store(tile.accumulators, tile.at(p, v), Load(self.sums, place(p, v)))
             )
-        )
+            begin = If(Compare(CompareKind.EQUAL, self.depth, Const(0)), begin, resume)
         step = Block((*self.weights.ask_ahead(point, channel, use), step))
-        reduction = For(channel, Const(0), Const(self.channels), step)
-        return Allocate(tile.accumulators, Block((tile.clear(), reduction, store)))
+        size = self.channels // self.depth_blocks
+        reduction = For(channel, times(self.depth, size), Const(size), step)
+        return Allocate(tile.accumulators, Block((begin, reduction, store)))
 
     def back(self, count: Expr) -> Stmt:
         """The chunk's pixels of one block, through the epilogue to memory."""

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from graft.backends.host.kernels.conv_schedule import depth_block
 from graft.backends.host.kernels.tile import balanced
 from graft.backends.host.kernels.winograd_matrices import Transforms
 from graft.backends.host.kernels.winograd_vectors import operations
@@ -46,14 +47,16 @@ _PANELS = 0.3
 @dataclass(frozen=True, slots=True)
 class WinogradSchedule:
     """What a search may vary: lanes, vectors of a register tile, which are one slab of result
-    channels, tiles of a chunk, into how many shares the slabs go, and for how many rows of points
-    at a time weights are finished that are half transformed; 0 where they are wholly."""
+    channels, tiles of a chunk, into how many shares the slabs go, for how many rows of points at a
+    time weights are finished that are half transformed (0 where they are wholly), and how many
+    input channels all tiles of a chunk do before the next ones (0: all)."""
 
     lanes: int
     vectors: int
     chunk: int
     shares: int
     half_rows: int
+    depth_block: int = 0
 
     @property
     def slab(self) -> int:
@@ -82,11 +85,17 @@ def default_schedule(target: Target, lanes: int, extents: WinogradExtents) -> Wi
     Where nobody knows how many tiles there are, chunks are for many and shares for few."""
     per_block, vectors = extents.block // lanes, extents.outputs // lanes
     widths = [v for v in range(per_block, 2 * per_block + 7, per_block) if vectors % v == 0]
+
+    def schedule(width: int, chunk: int, rows: int, block: int) -> WinogradSchedule:
+        shares = _shares(extents, vectors // width, chunk)
+        return WinogradSchedule(lanes, width, chunk, shares, rows, block)
+
     candidates = (
-        WinogradSchedule(lanes, width, chunk, _shares(extents, vectors // width, chunk), rows)
+        schedule(width, chunk, rows, block)
         for width in widths
         for chunk in _chunks(target, extents, width * lanes)
         for rows in _rows_finished(target, extents, width * lanes)
+        for block in {0, depth_block(target, width * lanes, extents.inputs)}
     )
     return min(candidates, key=lambda one: winograd_cycles(target, extents, one))
 
@@ -136,7 +145,7 @@ def winograd_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
         pairs = extents.inputs * extents.outputs / schedule.lanes
         each = extents.matrices.down.taps + _FINISH
         total += each * chunks * extents.points * pairs / machine.vector_fmas
-    if _scratch(extents, slab, chunk) > _HELD * machine.caches[1].size:
+    if _held(extents, schedule) > _HELD * machine.caches[1].size:
         moved = 2 * extents.inputs
         if extents.points * chunk * slab * _FLOAT > _HELD / 2 * machine.caches[1].size:
             moved += 3 * extents.outputs
@@ -157,12 +166,18 @@ def _product_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     often = extents.points * -(-tiles // chunk) * (extents.outputs // schedule.slab)
     panel = schedule.slab * _FLOAT
     weights = weight_cycles(machine, panel, panel * inputs)
+    kept = 0.0  # cycles in which a vector of sums goes to memory and comes back
+    if schedule.depth_block:
+        weights = 0.0
+        kept = inputs // schedule.depth_block - 1
+        kept *= 1 / machine.vector_loads + 1 / machine.vector_stores
     weights = max(weights, stream_cycles(machine, panel, 0) / turns)
     far = _far_cycles(target, extents, schedule) / (often * turns * inputs)
     total = 0.0
     for size, count in sizes:
         incoming = weights + data_cycles(machine, size * _FLOAT)
-        total += count * tile_cycles(machine, size, vectors, inputs, incoming, far)
+        cycles = tile_cycles(machine, size, vectors, inputs, incoming, far)
+        total += count * (cycles + kept * size * vectors)
     return total * often
 
 
@@ -178,10 +193,18 @@ def _far_cycles(target: Target, extents: WinogradExtents, schedule: WinogradSche
     size = weight_bytes(extents.matrices, pairs, is_half)
     again = last - 1 if size <= machine.caches[-1].size else last
     total = stream_cycles(machine, size, last) + stream_cycles(machine, (chunks - 1) * size, again)
-    if _scratch(extents, schedule.slab, schedule.chunk) > _HELD * machine.caches[1].size:
+    if _held(extents, schedule) > _HELD * machine.caches[1].size:
         read = extents.points * tiles * slabs * extents.inputs * _FLOAT
         total += stream_cycles(machine, read, last - 1)
     return total
+
+
+def _held(extents: WinogradExtents, schedule: WinogradSchedule) -> int:
+    """Bytes that the second cache has to hold: a chunk's, and weights that are finished, with those
+    that they are made of."""
+    panel = extents.inputs * schedule.slab * _FLOAT
+    panels = schedule.half_rows and schedule.half_rows + 2 * extents.matrices.down.taps
+    return _scratch(extents, schedule.slab, schedule.chunk) + panels * panel
 
 
 def _scratch(extents: WinogradExtents, slab: int, chunk: int) -> int:

@@ -21,8 +21,6 @@ from graft.backends.host.point import modulo, over, plus, times
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Value
 from graft.loop.ir import (
-    Binary,
-    BinaryKind,
     Block,
     Buffer,
     Call,
@@ -230,10 +228,8 @@ def _share(
 ) -> tuple[Stmt, ...]:
     """Ask for a step's share of so many lines from a place on, to be in the second cache.
 
-    Where there are more steps than lines, the last ones ask for what has been asked for."""
+    Where there are more steps than lines, the last ones ask for what lies behind, which is next."""
     each = -(-lines // steps)
-    if each == 1:
-        step = Binary(BinaryKind.MINIMUM, step, Const(lines - 1))
     first = times(step, each)
     return tuple(
         Prefetch(buffer, (*place, times(plus(first, number), LINE)), level=2)
