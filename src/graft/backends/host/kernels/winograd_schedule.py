@@ -140,7 +140,9 @@ def winograd_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     tiles = MANY_TILES if extents.tiles is None else extents.tiles
     chunks = -(-tiles // chunk)
     forward, back = _transform_cycles(target, schedule.lanes, extents.matrices)
-    total = tiles * (forward * extents.inputs + back * extents.outputs) / schedule.lanes
+    # a single chunk is transformed by each of the threads, of which there are often several
+    often = 2 if chunks == 1 else 1
+    total = tiles * (forward * often * extents.inputs + back * extents.outputs) / schedule.lanes
     if schedule.half_rows:
         pairs = extents.inputs * extents.outputs / schedule.lanes
         each = extents.matrices.down.taps + _FINISH
