@@ -7,6 +7,7 @@ the machine allows; and one of predictions (`kernels.py`) for the machines of `M
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +22,8 @@ MACHINES = ("icelake-server", "sapphirerapids", "znver3", "znver4", "neoverse-v1
 PAGE = Path("docs/kernels.md")
 GOOD = 0.8  # of what the machine allows
 USUAL = tuple(MODELS / f"{name}.onnx" for name in ("resnet50", "mobilenet_v2"))
+
+_ALGORITHM = re.compile(r"\[([a-z]+:\d+)\]")  # of a kernel, in its label
 
 By = Mapping[str, Sequence[Prediction]]  # a model's kernels by machine
 
@@ -122,7 +125,9 @@ def _measured_rows(kernels: Sequence[Prediction]) -> Iterator[list[str]]:
 
 
 def _predicted_rows(by: By) -> Iterator[list[str]]:
-    """A row for each kernel that counts on one of the machines, joined by the node's name."""
+    """A row for each kernel that counts on one of the machines, joined by the node's name.
+
+    Its algorithm, which machines differ in, stands with the cells."""
     rows: dict[str, dict[str, Prediction]] = {}
     for name in MACHINES:
         whole = sum(one.seconds for one in by[name])
@@ -130,14 +135,16 @@ def _predicted_rows(by: By) -> Iterator[list[str]]:
             if one.seconds >= NEGLIGIBLE * whole:
                 rows.setdefault(one.label.rpartition(" ")[2], {})[name] = one
     for cells in rows.values():
-        label = next(iter(cells.values())).label
+        label = _ALGORITHM.sub("", next(iter(cells.values())).label)
         yield [f"`{label}`", *(_cell(cells.get(name)) for name in MACHINES)]
 
 
 def _cell(one: Prediction | None) -> str:
     if one is None:
         return ""
-    return f"{one.seconds * 1e6:.0f} ({one.of_bound:.0%}) {one.bound}"
+    algorithm = _ALGORITHM.search(one.label)
+    name = f", {algorithm[1]}" if algorithm else ""
+    return f"{one.seconds * 1e6:.0f} ({one.of_bound:.0%}) {one.bound}{name}"
 
 
 BENCHMARKS = (Benchmark("kernels", measure, sections, add_arguments),)
