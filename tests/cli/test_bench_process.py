@@ -203,6 +203,7 @@ def test_no_process_outlives_the_command(
     endless.send_signal(number)
     _, errors = endless.communicate(timeout=60)
     if number == signal.SIGINT:
-        assert (endless.returncode, errors) == (130, "graft: interrupted\n")
+        assert endless.returncode == 130
+        assert errors.splitlines()[-1] == "graft: interrupted"  # behind progress, if it took long
         assert list((tmp_path / "temporary").iterdir()) == []
     assert waits_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))

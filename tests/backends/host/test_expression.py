@@ -12,7 +12,7 @@ from tests.ops.expression.test_expressions import assert_close
 import graft
 from graft.backends.host.group import group_of
 from graft.backends.host.kernel import Kernel
-from graft.backends.host.kernels.expression.schedule import default_schedule
+from graft.backends.host.kernels.expression.schedule import default_variants
 from graft.backends.host.kernels.expression.template import expression
 from graft.backends.host.lowering.segments import SegmentCompiler
 from graft.backends.host.storage import Storage, row_major, static_shape
@@ -138,7 +138,7 @@ def test_the_schedule_is_data_that_can_be_written_down() -> None:
     depth = reduce_axis("k", 96)
     product = compute("p", [64, 80], lambda i, j: sum_(data[i, depth] * weight[depth, j], [depth]))
     result = compute("out", [64, 80], lambda i, j: call("tanh", product[i, j]))
-    schedule = default_schedule([result], AVX2)
+    schedule = default_variants([result], AVX2)[0].schedule
     assert parse_schedule(str(schedule)) == schedule
     assert str(schedule) == (
         "out: split(i, i_o, i_i, 6, shift_inwards) split(j, j_o, j_i, 16, guard)"

@@ -37,7 +37,8 @@ def _check(graph: Graph) -> list[str]:
         session = Session(built.program, threads, built.supplied)
         feeds = {value.name: array for value, array in zip(graph.inputs, data, strict=True)}
         for found, wanted in zip(session.run(None, feeds), evaluate(graph, data), strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+            largest = float(np.abs(wanted).max(initial=1))
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5 * largest)
     return _labels(graph)
 
 
@@ -58,8 +59,8 @@ def test_branches_write_into_their_part(
     parts = [n("nn.relu", y) for y in (n.conv(x, first), n.conv(x, second, 3), n.conv(x, third))]
     pool = n("nn.max_pool2d", x, pool_size=(3, 3), strides=(1, 1), padding=(1, 1, 1, 1))
     y = n("concatenate", *parts, pool, axis=1)
-    # a reader with padding, so the parts have its halo
-    labels = _check(n.graph(n.conv(y, 16, 5)))
+    # a reader with padding, so the parts have its halo; 9x9 is no size for Winograd's algorithm
+    labels = _check(n.graph(n.conv(y, 16, 9)))
     assert ("concatenate" in labels) == copied
 
 

@@ -38,7 +38,11 @@ class OnnxBackend(Backend):
         return [(name, is_op(name)) for name in sorted(WRITERS) if self._may_take(name)]
 
     def _may_take(self, name: str) -> bool:
-        """Whether there is a dtype that both the operator and the backend take."""
+        """Whether there is a dtype that both the operator and the backend take.
+
+        Quantised operators read or write integers beside floats."""
+        if name.startswith("qnn.") and not any(dtype.is_integer for dtype in self.dtypes):
+            return False
         dtypes = OPS.get(name).dtypes
         return dtypes is None or any(dtype in dtypes for dtype in self.dtypes)
 
