@@ -25,9 +25,8 @@ from graft.backends.cuda.schedule import choose_schedule
 from graft.backends.cuda.storage import CHANNELS_LAST, Storage
 from graft.backends.cuda.tensors import Strided, Tensors, strided
 from graft.base.dtypes import Array, DType
-from graft.ir.attrs import make_attrs
-from graft.ir.graph import Graph, Node, Value
-from graft.ir.op import Kind, get_op
+from graft.ir.graph import Graph, Node, Value, make_node
+from graft.ir.op import Kind
 from graft.ir.types import TensorType
 from graft.llvm.gpu import loop_kernel
 from graft.loop.ir import Const, Var
@@ -123,13 +122,11 @@ def _attention_parts(node: Node) -> Iterator[Node]:
 
     def made(op: str, inputs: Sequence[Value], name: str, **attrs: object) -> Node:
         output = Value(f"{base}_{name}", TensorType(query.dtype, shape)) if name else node.output
-        known = get_op(op)
-        return Node(known, tuple(inputs), make_attrs(known.attrs, attrs), (output,), node.place)
+        return make_node(op, inputs, (output,), node.location, **attrs)
 
     factor = np.asarray(scale, query.dtype.numpy)
-    constant = get_op("constant")
     scalar = Value(f"{base}_scale", TensorType(query.dtype, ()))
-    yield Node(constant, (), make_attrs(constant.attrs, {"value": factor}), (scalar,), node.place)
+    yield make_node("constant", (), (scalar,), node.location, value=factor)
     scores = made("nn.batch_matmul", (query, key), "scores", transpose_b=True)
     scaled = made("multiply", (scores.output, scalar), "scaled")
     weights = made("nn.softmax", (scaled.output,), "weights", axis=-1)
