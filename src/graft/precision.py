@@ -28,6 +28,7 @@ from graft.byoc.precision import (
     Choice,
     SharedValue,
     UnitCosts,
+    all_integer,
     choose_precisions,
     pareto_front,
 )
@@ -278,6 +279,10 @@ class _Trial:
         best, tried = self._candidate(frozenset()), set[frozenset[int]]()
         while len(tried) < _ATTEMPTS:
             choice = choose_precisions(costs, shared, limit)
+            if not tried and sum(one.error for one in costs) <= limit:
+                # Units were timed one by one, on a machine that may be busy. Where the budget has
+                # room for all of them, all together are worth a measurement.
+                choice = all_integer(costs, shared)
             if not choice.integer or choice.integer in tried:
                 break
             tried.add(choice.integer)

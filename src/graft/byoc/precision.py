@@ -7,6 +7,7 @@ a mixed-integer programme, like placement: a knapsack whose items share values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -78,6 +79,12 @@ def choose_precisions(
         error_of(units, integer),
         floats + solved.bound * _UNIT,
     )
+
+
+def all_integer(units: Sequence[UnitCosts], shared: Sequence[SharedValue]) -> Choice:
+    """Every unit on integers, which says nothing of other choices."""
+    whole = frozenset(range(len(units)))
+    return Choice(whole, seconds_of(units, shared, whole), error_of(units, whole), -math.inf)
 
 
 def error_of(units: Sequence[UnitCosts], integer: Collection[int]) -> float:
