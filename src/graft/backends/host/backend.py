@@ -102,9 +102,11 @@ class HostBackend(Backend):
 
     def lower(self, graph: Graph, regions: Mapping[str, Runner] | None = None) -> HostLowering:
         """The kernels of a graph; what native code does not reach runs on the evaluator."""
-        own, asked = regions or {}, self._options
-        compiler = SegmentCompiler(self._target, asked.accuracy, own, _spaces(own), asked.report)
-        return HostLowering(graph, compiler, asked)
+        own, settings = regions or {}, self._options
+        compiler = SegmentCompiler(
+            self._target, settings.accuracy, own, _spaces(own), settings.report
+        )
+        return HostLowering(graph, compiler, settings)
 
     def build(self, graph: Graph, regions: Mapping[str, Runner] | None = None) -> HostExecutable:
         """Machine code for a graph."""
@@ -127,8 +129,8 @@ def _built(executable: Executable) -> HostExecutable:
 
 def _spaces(regions: Mapping[str, Runner]) -> dict[str, str]:
     """The memory spaces of regions that have a device."""
-    found = {name: one for name, one in regions.items() if isinstance(one, Region)}
-    return {name: one.space for name, one in found.items() if one.device is not None}
+    regions_by_name = {name: one for name, one in regions.items() if isinstance(one, Region)}
+    return {name: one.space for name, one in regions_by_name.items() if one.device is not None}
 
 
 class HostLowering:

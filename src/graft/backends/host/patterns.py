@@ -27,8 +27,8 @@ _ACTIVATIONS = ("nn.relu", "nn.gelu", "sigmoid", "tanh", "clip")
 
 def host_patterns() -> PatternTable:
     """Layers with what follows them in one kernel, then every operator by itself."""
-    known = {name: get_op(name) for name in OPS}
-    expressed = {name for name, op in known.items() if op.expression or op.scalar}
+    operators = {name: get_op(name) for name in OPS}
+    expressed = {name for name, op in operators.items() if op.expression or op.scalar}
     anchors = (one.anchors for one in TEMPLATES if isinstance(one.anchors, frozenset))
     names = sorted(expressed.union(*anchors) - _LEFT_OUT)
     fused = [(f"{name} and more", _fused(name)) for name in _ANCHORS]

@@ -146,8 +146,8 @@ class PlainPoint:
         if storage.block:
             raise InternalError("a blocked operand at a row-major point")
         at = self.indices if axis is None else (self.indices[axis],)
-        found = _row_major(storage, buffer, at, self.lanes)
-        return found if self.condition is None else where(self.condition, found)
+        vector = _row_major(storage, buffer, at, self.lanes)
+        return vector if self.condition is None else where(self.condition, vector)
 
 
 Point = BlockedPoint | PlainPoint
@@ -160,8 +160,8 @@ def _row_major(storage: Storage, buffer: Buffer, at: Sequence[Expr], lanes: int)
         Const(0) if extent == 1 else item
         for extent, item in zip(storage.shape, aligned, strict=True)
     )
-    found = Load(buffer, indices)
-    return found if found.lanes == lanes else Broadcast(found, lanes)
+    vector = Load(buffer, indices)
+    return vector if vector.lanes == lanes else Broadcast(vector, lanes)
 
 
 Reader = Callable[[Value, "int | None"], Expr]
@@ -169,13 +169,13 @@ Reader = Callable[[Value, "int | None"], Expr]
 
 def computed(nodes: Sequence[Node], known: dict[Value, Expr], read: Reader) -> dict[Value, Expr]:
     """What pointwise nodes give at a point, operands being known or read from memory."""
-    found = dict(known)
+    values = dict(known)
     for node in nodes:
         # a bias runs along an axis instead of being broadcast from the last one on
         axes = (None, node.attrs.axis if node.op.name == "nn.bias_add" else None, None)
         operands = [
-            Term(found[v] if v in found else read(v, axis))
+            Term(values[v] if v in values else read(v, axis))
             for v, axis in zip(node.args, axes, strict=False)
         ]
-        found[node.output] = element_of(node, operands).expr
-    return found
+        values[node.output] = element_of(node, operands).expr
+    return values

@@ -150,8 +150,8 @@ def is_image(value: Value) -> bool:
     shape = value.shape
     if value.dtype not in (*BYTES, DType.FLOAT32) or shape is None:
         return False
-    known = not any(isinstance(dim, Unknown) for dim in shape)
-    return known and len(shape) == 4 and 0 not in shape and isinstance(shape[1], int)
+    is_sized = not any(isinstance(dim, Unknown) for dim in shape)
+    return is_sized and len(shape) == 4 and 0 not in shape and isinstance(shape[1], int)
 
 
 def channel_count(image: Value) -> int:

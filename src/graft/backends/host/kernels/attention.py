@@ -88,8 +88,8 @@ class Visibility:
             (None if self.behind is None else -self.behind, CompareKind.LESS_EQUAL),
         ):
             if limit is not None:
-                seen = compare(kind, Term(position) + limit, key)
-                value = select(seen, value, -math.inf)
+                is_visible = compare(kind, Term(position) + limit, key)
+                value = select(is_visible, value, -math.inf)
         return value.expr
 
 
@@ -126,8 +126,8 @@ def _unfit_shapes(anchor: Node) -> str | None:
     """Why the extents of the operands are not what loops can be written for, if they are not."""
     (batch, heads, queries, size), *others = (shape_of(value) for value in anchor.args[:3])
     values = others[1][3]
-    known = (heads, size, values, *(shape[1] for shape in others))
-    if not all(isinstance(extent, int) for extent in known):
+    fixed = (heads, size, values, *(shape[1] for shape in others))
+    if not all(isinstance(extent, int) for extent in fixed):
         return "heads, or how long queries and values are, become known only at run time"
     if any(shape[0] != batch for shape in others):
         return "the batches of queries, keys and values may differ"
@@ -179,9 +179,9 @@ class _Writer:
 
     def body(self) -> Stmt:
         width = self.schedule.vectors * self.schedule.lanes
-        whole, left = over(self.queries, width), modulo(self.queries, width)
+        whole, remainder = over(self.queries, width), modulo(self.queries, width)
         tile = Var("tile")
-        body = self.tiles(tile, width, whole, left)
+        body = self.tiles(tile, width, whole, remainder)
         body = Let(self.shared, over(self.head, self.heads // self.shared_heads), body)
         tiles = over(plus(self.queries, width - 1), width)
         parts = ((self.batch, self.batches), (self.head, Const(self.heads)), (tile, tiles))
@@ -291,7 +291,7 @@ class _Part:
         """Scores to scratch memory, with what the mask says."""
         writer = self.writer
 
-        def kept(pixel: int, vector: int) -> Stmt:
+        def store_score(pixel: int, vector: int) -> Stmt:
             key = plus(first, pixel)
             query = plus(self.first, vector * self.lanes)
             mask = mask_of(plus(self.count, -vector * self.lanes), self.lanes)
@@ -304,7 +304,7 @@ class _Part:
             store = masked_store(self.scores, place, biased, condition)
             return Block((store, self.top.add(vector, Load(self.scores, place))))
 
-        return tile.each(kept)
+        return tile.each(store_score)
 
     def powers(self) -> Stmt:
         """Exponentials in place of the scores, and their sums."""
@@ -342,7 +342,7 @@ class _Part:
         """The values, weighted, in tiles of queries times vectors of values."""
         writer, schedule = self.writer, self.writer.schedule
         width = schedule.value_lanes * schedule.value_vectors
-        whole, left = divmod(writer.values, width)
+        whole, rest = divmod(writer.values, width)
         most = most_pixels(writer.target.vector_registers, schedule.value_vectors)
 
         def rows(size: int, query: Expr) -> Stmt:
@@ -351,8 +351,8 @@ class _Part:
                 block = Var(f"block{self.tag}q{size}")
                 body = self.weighted(size, query, times(block, width), width)
                 inner.append(For(block, Const(0), Const(whole), body))
-            if left:
-                inner.append(self.weighted(size, query, Const(whole * width), left))
+            if rest:
+                inner.append(self.weighted(size, query, Const(whole * width), rest))
             return Block(tuple(inner))
 
         return Block(

@@ -105,12 +105,12 @@ class _Writer:
         return parameters.value(left, "left")[1], parameters.value(right, "right")[1]
 
     @property
-    def turned(self) -> bool:
+    def needs_packing(self) -> bool:
         """Whether the right matrix has to be brought into another form."""
         return bool(self.attrs.transpose_b)
 
     def body(self) -> Stmt:
-        turned, one = self.turned, cast("Expr", Const(1))
+        is_packed, one = self.needs_packing, cast("Expr", Const(1))
         product = Product(
             reduce(times, self.leading, one),
             self.rows,
@@ -119,11 +119,11 @@ class _Writer:
             self.dtype,
             self.schedule,
             self.element,
-            self.packed if turned else self.direct,
+            self.packed if is_packed else self.direct,
             self.finish,
-            self.turn if turned else None,
+            self.pack_panel if is_packed else None,
         )
-        return Allocate(self.panel, product.body()) if turned else product.body()
+        return Allocate(self.panel, product.body()) if is_packed else product.body()
 
     def batch(self, shape: tuple[Dim, ...], batch: Expr) -> tuple[Expr, ...]:
         """The leading indices of an operand."""
@@ -141,12 +141,12 @@ class _Writer:
         lanes = self.schedule.lanes
         first = plus(times(block, self.schedule.width), vector * lanes)
         place = (*self.batch(self.right_shape, batch), step, Ramp(first, 1, lanes))
-        found = Load(self.right, place)
+        loaded = Load(self.right, place)
         if self.is_whole:
-            return found
+            return loaded
         limit = Broadcast(self.columns, lanes)
         there = Compare(CompareKind.LESS, Ramp(first, 1, lanes), limit)
-        return Select(there, found, Const(0.0, self.dtype, lanes))
+        return Select(there, loaded, Const(0.0, self.dtype, lanes))
 
     @property
     def is_whole(self) -> bool:
@@ -157,7 +157,7 @@ class _Writer:
         lanes = self.schedule.lanes
         return Load(self.panel, (step, Ramp(Const(vector * lanes), 1, lanes)))
 
-    def turn(self, batch: Expr, block: Expr) -> Stmt:
+    def pack_panel(self, batch: Expr, block: Expr) -> Stmt:
         """A block of columns, turned over; the last column stands for those that are not there."""
         place, step = Var("place"), Var("turned")
         column = plus(times(block, self.schedule.width), place)
@@ -176,7 +176,7 @@ class _Writer:
 class _ByteWriter(_Writer):
     """Writes a batch of products of bytes: steps are of four of them."""
 
-    turned = True
+    needs_packing = True
 
     def __init__(self, epilogue: Epilogue, target: Target) -> None:
         self.dtypes = [value.dtype for value in epilogue.anchor.args]
@@ -191,7 +191,7 @@ class _ByteWriter(_Writer):
     def element(self, batch: Expr, row: Expr, step: Expr) -> Expr:
         return unsigned(super().element(batch, row, step), self.dtypes[0])
 
-    def turn(self, batch: Expr, block: Expr) -> Stmt:
+    def pack_panel(self, batch: Expr, block: Expr) -> Stmt:
         """A block of columns, four rows of bytes as one of words."""
         step, lanes = Var("turned"), self.schedule.lanes
         stores = []
@@ -200,8 +200,8 @@ class _ByteWriter(_Writer):
             for place in range(1, QUAD):
                 byte = self.byte(batch, block, plus(times(step, QUAD), place), vector)
                 shift = Const(8 * place, DType.INT32, lanes)
-                moved = Binary(BinaryKind.SHIFT_LEFT, byte, shift)
-                word = Binary(BinaryKind.OR, word, moved)
+                shifted = Binary(BinaryKind.SHIFT_LEFT, byte, shift)
+                word = Binary(BinaryKind.OR, word, shifted)
             at = Ramp(Const(vector * lanes), 1, lanes)
             stores.append(Store(self.panel, (step, at), word))
         return For(step, Const(0), self.depth, Block(tuple(stores)))
@@ -211,12 +211,12 @@ class _ByteWriter(_Writer):
         lanes = self.schedule.lanes
         first = plus(times(block, self.schedule.width), vector * lanes)
         columns = Ramp(first, 1, lanes)
-        found: Expr = Load(self.right, (*self.batch(self.right_shape, batch), row, columns))
+        loaded: Expr = Load(self.right, (*self.batch(self.right_shape, batch), row, columns))
         if not self.is_whole:
             limit = Broadcast(self.columns, lanes)
             there = Compare(CompareKind.LESS, columns, limit)
-            found = Select(there, found, Const(0, self.dtypes[1], lanes))
-        wide = Cast(DType.INT32, found)
+            loaded = Select(there, loaded, Const(0, self.dtypes[1], lanes))
+        wide = Cast(DType.INT32, loaded)
         if self.dtypes[1] is DType.UINT8:
             return Binary(BinaryKind.XOR, wide, Const(HALF, DType.INT32, lanes))
         return Binary(BinaryKind.AND, wide, Const(255, DType.INT32, lanes))

@@ -35,11 +35,11 @@ class Epilogue:
     def value(self, indices: tuple[Expr, ...], result: Expr) -> Expr:
         """What becomes of the anchor's result at these indices."""
         point = PlainPoint(indices, result.lanes)
-        known = {self.anchor.output: result}
-        found = computed(
-            self.nodes, known, lambda value, _axis: point.load(*self.parameters.value(value))
+        results = {self.anchor.output: result}
+        values = computed(
+            self.nodes, results, lambda value, _axis: point.load(*self.parameters.value(value))
         )
-        return found[self.parameters.group.output]
+        return values[self.parameters.group.output]
 
     def store(self, indices: tuple[Expr, ...], result: Expr, condition: Expr | None = None) -> Stmt:
         """The result at these indices, through the epilogue to memory."""

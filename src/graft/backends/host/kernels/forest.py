@@ -87,24 +87,27 @@ class _Nodes:
     """Columns of nodes; those that ask more than one question grow more nodes."""
 
     def __init__(self, attrs: TreeEnsembleAttrs, compared: np.dtype) -> None:
-        branch, given = attrs.branches.array, attrs.thresholds.array.astype(compared)
+        branch, thresholds = attrs.branches.array, attrs.thresholds.array.astype(compared)
         true, false = (
             a.array.astype(np.int64) for a in (attrs.true_children, attrs.false_children)
         )
         # What is compared with NaN never holds, whichever way it is asked.
-        turned = np.isin(branch, (Branch.GT, Branch.GTE)) & ~np.isnan(given) | (
+        is_inverted = np.isin(branch, (Branch.GT, Branch.GTE)) & ~np.isnan(thresholds) | (
             branch == Branch.NEQ
         )
-        self.true, self.false = np.where(turned, false, true), np.where(turned, true, false)
-        self.nan_is_true = attrs.nan_is_true.array.astype(bool) ^ turned
+        self.true, self.false = (
+            np.where(is_inverted, false, true),
+            np.where(is_inverted, true, false),
+        )
+        self.nan_is_true = attrs.nan_is_true.array.astype(bool) ^ is_inverted
         self.nan_is_true &= branch != Branch.NEQ
         self.features = attrs.features.array.astype(np.int64)
         strict = np.isin(branch, (Branch.LT, Branch.GTE))
-        self.thresholds = np.where(strict, _before(given), given)
+        self.thresholds = np.where(strict, _before(thresholds), thresholds)
         self._more: list[tuple[int, Array, int, int]] = []
         members, owners = attrs.members.array.astype(compared), attrs.member_nodes.array
         for node in np.flatnonzero(np.isin(branch, (Branch.EQ, Branch.NEQ))).tolist():
-            self._ask_for(node, given[node : node + 1])
+            self._ask_for(node, thresholds[node : node + 1])
         for node in np.flatnonzero(branch == Branch.MEMBER).tolist():
             self._ask_for(node, members[owners == node])
         self._append()
@@ -247,7 +250,7 @@ class _Walk:
     def _step(self, place: Cell, row: Term) -> Stmt:
         """One question further down."""
 
-        def asked(node: Term) -> Stmt:
+        def compare_feature(node: Term) -> Stmt:
             feature = cast(INDEX, load(self._features, node))
             return let(
                 f"{place.name}_value",
@@ -262,7 +265,7 @@ class _Walk:
             child = load(self._children, node * 2 + select(holds, term(0), term(1)))
             return place.set(cast(INDEX, child))
 
-        return let(f"{place.name}_node", place.value, asked)
+        return let(f"{place.name}_node", place.value, compare_feature)
 
 
 class _Votes:

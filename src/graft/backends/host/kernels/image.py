@@ -186,8 +186,8 @@ def reader(parameters: Parameters, point: Point) -> Reader:
             count = None if channels is None else storage.shape[channels]
             if not isinstance(count, int) or count % point.size == 0:
                 return vector
-            left = minus(Const(count), plus(times(point.block, point.size), point.first))
-            condition = mask_of(left, point.lanes)
+            remaining = minus(Const(count), plus(times(point.block, point.size), point.first))
+            condition = mask_of(remaining, point.lanes)
             return vector if condition is None else where(condition, vector)
         at = (point.batch, point.row, point.column)
         extents = (storage.shape[0], *storage.shape[2:])

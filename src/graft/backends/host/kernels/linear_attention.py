@@ -124,10 +124,10 @@ class _Columns:
             if self._decay is not None:
                 held = held * call("exp", self._read(4, self._decay, batch, head, step, row))
             return let(
-                "held", held, lambda now: block(store(self._memory, row, now), seen(row, now))
+                "held", held, lambda now: block(store(self._memory, row, now), add_recall(row, now))
             )
 
-        def seen(row: Term, now: Term) -> Stmt:
+        def add_recall(row: Term, now: Term) -> Stmt:
             return self._sum.set(self._sum.value + key(row) * now)
 
         value = self._read(2, self._value, batch, head, step, column)

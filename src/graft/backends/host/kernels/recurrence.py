@@ -104,17 +104,17 @@ def _lstm(
         return f(_clipped(attrs, total + now.peephole[seen] * cell if now.peephole else total))
 
     def admitted(cell: Term, share: Term) -> Stmt:
-        kept = 1.0 - share if attrs.input_forget else gate(2, 2, cell)
+        retained = 1.0 - share if attrs.input_forget else gate(2, 2, cell)
         fresh = share * g(_clipped(attrs, now.total(3)))
-        return let("cell", kept * cell + fresh, shown)
+        return let("cell", retained * cell + fresh, update_hidden)
 
-    def shown(cell: Term) -> Stmt:
+    def update_hidden(cell: Term) -> Stmt:
         return let("hidden", gate(1, 1, cell) * h(cell), lambda hidden: end(hidden, cell))
 
-    def known(cell: Term) -> Stmt:
+    def read_cell(cell: Term) -> Stmt:
         return let("admitted", gate(0, 0, cell), lambda share: admitted(cell, share))
 
-    return let("before", now.cell, known)
+    return let("before", now.cell, read_cell)
 
 
 def _gru(
@@ -248,8 +248,8 @@ class _Steps:
     def _at(self, part: Term | int, direction: Term, row: Term, unit: Term) -> Term:
         """The index of an element of the working memory."""
         place = (direction * self._batch + row) * self._padded + unit
-        found: Term = term(part) * self._state + place
-        return found
+        element: Term = term(part) * self._state + place
+        return element
 
     def _each_unit(self, name: str, body: Callable[[Term, Term, Term], Stmt]) -> Stmt:
         """Rows and units of a block, one by one, without those that are padding."""
@@ -324,8 +324,8 @@ class _Steps:
         tiles = loop("tile", whole, lambda tile: rows(self._rows, tile * self._rows))
         if self._rows == 1:
             return tiles
-        left = self._batch % self._rows
-        return block(tiles, loop("rest", left, lambda row: rows(1, whole * self._rows + row)))
+        remaining = self._batch % self._rows
+        return block(tiles, loop("rest", remaining, lambda row: rows(1, whole * self._rows + row)))
 
     def _tile(self, place: _TilePosition, count: int) -> Stmt:
         """Some rows: their sums in registers, then their gates."""

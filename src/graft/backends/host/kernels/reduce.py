@@ -150,17 +150,17 @@ class _Writer:
         """What becomes of a total, to memory."""
         if self.anchor.op.name == "mean":
             total = self.divided(total)
-        kept = tuple(
+        indices = tuple(
             Const(0) if reduced else i for i, reduced in zip(at, self.plan.reduced, strict=True)
         )
-        point = PlainPoint(kept, total.lanes)
+        point = PlainPoint(indices, total.lanes)
         values = computed(
             self.plan.after,
             {self.anchor.output: total},
             lambda value, _axis: point.load(*self.parameters.value(value)),
         )
         _, target = self.parameters.value(self.group.output, "result")
-        return masked_store(target, kept, values[self.group.output], condition)
+        return masked_store(target, indices, values[self.group.output], condition)
 
     def divided(self, total: Expr) -> Expr:
         """A total by the number of elements in it."""
@@ -215,9 +215,9 @@ class _Writer:
     def pieces(self, runs: Sequence[Var], inner: Sequence[int], piece: Var) -> Stmt:
         """A few vectors of totals along the last run, which is kept."""
         size = self.lanes * self.unroll
-        whole, left = divmod(numbers(self.plan.axes.extents[-1:])[0], size)
+        whole, rest = divmod(numbers(self.plan.axes.extents[-1:])[0], size)
         parts = [self.totals(runs, inner, piece, size, "w")] if whole else []
-        parts += [self.totals(runs, inner, piece, left, "l")] if left else []
+        parts += [self.totals(runs, inner, piece, rest, "l")] if rest else []
         if len(parts) == 1:
             return parts[0]
         return If(Compare(CompareKind.LESS, piece, Const(whole)), parts[0], parts[1])

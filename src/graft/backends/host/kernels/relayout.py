@@ -124,12 +124,12 @@ class _Image:
         """Some channels of a pixel."""
         size = self.size
         channels = Channels(_BATCH, _BLOCK, _ROW, column, size, first, lanes)
-        found = channels.load(self.source, self.buffers[0])
+        loaded = channels.load(self.source, self.buffers[0])
         if self.target.block:
             at = _pixel(self.target, _BLOCK, column)
-            return Store(self.buffers[1], (*at, Ramp(Const(first), 1, lanes)), found)
+            return Store(self.buffers[1], (*at, Ramp(Const(first), 1, lanes)), loaded)
         channel = Ramp(plus(times(_BLOCK, size), first), 1, lanes)
-        return Store(self.buffers[1], (_BATCH, channel, _ROW, column), found)
+        return Store(self.buffers[1], (_BATCH, channel, _ROW, column), loaded)
 
     def elements(self) -> list[Stmt]:
         """A row channel by channel, element by element."""
@@ -142,8 +142,8 @@ class _Image:
         row = Block(tuple(self.across(PIXELS, copied)))
         count: Expr = Const(self.size)
         if self.target.channels % self.size:
-            left = minus(Const(self.target.channels), times(_BLOCK, self.size))
-            count = Binary(BinaryKind.MINIMUM, count, left)
+            remaining = minus(Const(self.target.channels), times(_BLOCK, self.size))
+            count = Binary(BinaryKind.MINIMUM, count, remaining)
         return [For(channel, Const(0), count, row)]
 
     def across(self, most: int, copied: Callable[[Expr], list[Stmt]]) -> list[Stmt]:

@@ -105,7 +105,7 @@ class Axis:
             whole = minimum(call("ceil", bin_size), _MOST_SAMPLES)
             return cast(INDEX, select(bin_size > 0.0, whole, 0.0))
 
-        def known(first: Term, bin_size: Term) -> Stmt:
+        def with_samples(first: Term, bin_size: Term) -> Stmt:
             return let(
                 f"{self.name}_samples",
                 counted(bin_size),
@@ -116,7 +116,7 @@ class Axis:
             return let(
                 f"{self.name}_bin_size",
                 size / float(self.bins),
-                lambda bin_size: known(first, bin_size),
+                lambda bin_size: with_samples(first, bin_size),
             )
 
         return let(f"{self.name}_start", start, begun)
@@ -146,7 +146,7 @@ class Axis:
                 ),
             )
 
-        def placed(at: Term) -> Stmt:
+        def with_position(at: Term) -> Stmt:
             inside = (at >= -1.0) & (at <= edge)
             clipped = select(at > 0.0, minimum(at, edge - 1.0), 0.0)
             return let(
@@ -159,7 +159,7 @@ class Axis:
                 ),
             )
 
-        return let(f"{name}_at", position, placed)
+        return let(f"{name}_at", position, with_position)
 
     def fill(self, span: Span) -> Stmt:
         """Compute the weights of all bins."""

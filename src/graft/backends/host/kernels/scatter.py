@@ -145,10 +145,10 @@ class _Scatter:
             source = turn * inner + at
             column = self._renumbered(at, shape[axis + 1 :], reach[axis + 1 :])
 
-            def known(position: Term) -> Stmt:
+            def update_at(position: Term) -> Stmt:
                 return self._updated((start * extent + position) * stride + column, source)
 
-            return self._within("position", source, extent, known)
+            return self._within("position", source, extent, update_at)
 
         return writer.dim(product(reach[:axis])) * chunks, job
 
@@ -156,12 +156,12 @@ class _Scatter:
         """Which element of a tensor is the one with that number of those that are reached."""
         if shape == reach:
             return number
-        found, stride = term(0), term(1)
+        element, stride = term(0), term(1)
         for extent, part in zip(reversed(shape), reversed(reach), strict=True):
             size = self._writer.dim(part)
-            found, number = found + number % size * stride, number // size
+            element, number = element + number % size * stride, number // size
             stride = stride * self._writer.dim(extent)
-        return found
+        return element
 
     def _at_tuples(self) -> tuple[Term, Callable[[Term], Stmt]]:
         """Jobs of chunks of the slices that tuples name, one tuple after the other."""

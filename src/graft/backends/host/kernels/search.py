@@ -130,7 +130,7 @@ class Heap:
         hole, child = Cell(f"{tag}_hole"), Cell(f"{tag}_child")
         below, size = child.value, term(count)
 
-        def moved(pick: Term) -> Stmt:
+        def move_up(pick: Term) -> Stmt:
             here, at = self.value(pick), self.position(pick)
             up = block(self.put(hole.value, here, at), hole.set(pick), child.set(pick * 2 + 1))
             return when(self._above(here, at, value, position), up, child.set(count))
@@ -140,7 +140,7 @@ class Heap:
             def choose(right: Term) -> Stmt:
                 values = self.value(right), self.position(right)
                 higher = self._above(*values, self.value(left), self.position(left))
-                return let(f"{tag}_pick", select(higher, right, left), moved)
+                return let(f"{tag}_pick", select(higher, right, left), move_up)
 
             return let(f"{tag}_right", minimum(left + 1, size - 1), choose)
 
@@ -231,11 +231,11 @@ def _kernel(group: Group, writer: Writer) -> Kernel:
     shape = shape_of(group.node.args[0])
     count = writer.dim(shape_of(group.output)[1])
     data, result = writer.present_operand(0), writer.result(0)
-    found = Cell("found")
+    count_so_far = Cell("found")
 
-    def kept(here: Term, at: Term) -> Stmt:
+    def store_indices(here: Term, at: Term) -> Stmt:
         """The indices of an element, from its number among all."""
-        stored: list[Stmt] = [found.set(here + 1)]
+        stored: list[Stmt] = [count_so_far.set(here + 1)]
         for axis, extent in enumerate(shape):
             position = at // writer.dim(product(shape[axis + 1 :])) if axis + 1 < len(shape) else at
             position = position % writer.dim(extent) if axis else position
@@ -244,14 +244,14 @@ def _kernel(group: Group, writer: Writer) -> Kernel:
 
     def element(at: Term) -> Stmt:
         # Should the data have changed since they were counted, there is no room for more.
-        def known(here: Term) -> Stmt:
+        def visit(here: Term) -> Stmt:
             is_hit = cast(DType.BOOL, load(data, at)) & (here < count)
-            return when(is_hit, kept(here, at))
+            return when(is_hit, store_indices(here, at))
 
-        return let("here", found.value, known)
+        return let("here", count_so_far.value, visit)
 
-    body = block(found.set(0), loop("at", writer.dim(product(shape)), element))
-    return writer.kernel(with_memory(body, found))
+    body = block(count_so_far.set(0), loop("at", writer.dim(product(shape)), element))
+    return writer.kernel(with_memory(body, count_so_far))
 
 
 @node_kernel("bounded_unique")
@@ -356,17 +356,17 @@ class _Distinct:
         """Where each group belongs: as sorted, or in the order in which they first appear."""
         if self._in_order:
             return loop("rank", self._groups.value, lambda g: store(self._rank_of, g, g))
-        seen = Cell("seen")
+        rank = Cell("seen")
 
         def element(at: Term) -> Stmt:
             return let("own", load(self._inverse, at), partial(looked_up, at))
 
         def looked_up(at: Term, group: Term) -> Stmt:
-            here = seen.value
-            entered = block(store(self._rank_of, group, here), seen.set(here + 1))
+            here = rank.value
+            entered = block(store(self._rank_of, group, here), rank.set(here + 1))
             return when(equal(load(self._first_of, group), at), entered)
 
-        return with_memory(block(seen.set(0), loop("appearing", self._count, element)), seen)
+        return with_memory(block(rank.set(0), loop("appearing", self._count, element)), rank)
 
     def _written(self, group: Term) -> Stmt:
         def at(rank: Term) -> Stmt:

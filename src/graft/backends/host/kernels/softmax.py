@@ -86,10 +86,10 @@ class _ShortRows:
         """The loop over vectors of rows, of which the last may be partial."""
         block = Var("block")
         first = times(block, self._lanes)
-        left = minus(self._count, first)
+        remaining = minus(self._count, first)
         whole = Span(first, self._lanes, 0, "_w")
-        some = Span(first, self._lanes, 0, "_s", mask_of(left, self._lanes))
-        is_whole = Compare(CompareKind.GREATER_EQUAL, left, Const(self._lanes))
+        some = Span(first, self._lanes, 0, "_s", mask_of(remaining, self._lanes))
+        is_whole = Compare(CompareKind.GREATER_EQUAL, remaining, Const(self._lanes))
         body = If(is_whole, self._vector(whole), self._vector(some))
         blocks = over(plus(self._count, self._lanes - 1), self._lanes)
         return For(block, Const(0), blocks, body, LoopKind.PARALLEL)

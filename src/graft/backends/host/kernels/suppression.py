@@ -158,11 +158,11 @@ class _Suppression:
         """A limit as the attributes or an operand say, rounded to float32 where it is no count."""
         buffer: Buffer | None = self._limits[which]
         attrs = self._attrs
-        given = (attrs.max_output_size, attrs.iou_threshold, attrs.score_threshold)[which]
+        attribute = (attrs.max_output_size, attrs.iou_threshold, attrs.score_threshold)[which]
         if dtype is INDEX:
-            return term(given or 0) if buffer is None else cast(dtype, load(buffer, 0))
+            return term(attribute or 0) if buffer is None else cast(dtype, load(buffer, 0))
         if buffer is None:
-            return Term(Const(float(np.float32(given or 0)), dtype))
+            return Term(Const(float(np.float32(attribute or 0)), dtype))
         return cast(dtype, cast(DType.FLOAT32, load(buffer, 0)))
 
     def kernel(self) -> Kernel:
@@ -177,7 +177,7 @@ class _Suppression:
         remaining, kept_count = self._remaining, self._kept_count
         limit = minimum(self._most, self._number(0, INDEX))
 
-        def chosen(most: Term) -> Stmt:
+        def select_boxes(most: Term) -> Stmt:
             more = (remaining.value > 0) & (kept_count.value < most)
             return as_long_as(more, let("last", remaining.value - 1, partial(self._popped, job)))
 
@@ -200,7 +200,7 @@ class _Suppression:
             kept_count.set(0),
             loop("at", self._count, offered),
             let("candidates", remaining.value, self._heap.build),
-            let("most", limit, chosen),
+            let("most", limit, select_boxes),
             store(self._counts, job, kept_count.value),
         )
 
@@ -238,7 +238,7 @@ class _Suppression:
         """Rows move only towards the front, so none is overwritten before it is read."""
         end = Cell("end_of_rows")
 
-        def moved(job: Term, at: Term) -> Stmt:
+        def move_row(job: Term, at: Term) -> Stmt:
             source = (job * self._most + at) * 3 + 2
             return let("kept_number", load(self._rows, source), partial(written, job))
 
@@ -252,7 +252,7 @@ class _Suppression:
             )
 
         def of_job(job: Term) -> Stmt:
-            return loop("kept_at", load(self._counts, job), partial(moved, job))
+            return loop("kept_at", load(self._counts, job), partial(move_row, job))
 
         body = block(
             end.set(0),

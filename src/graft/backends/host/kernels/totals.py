@@ -58,8 +58,8 @@ class _Totals:
     def kernel(self) -> Kernel:
         if self._named is None:
             return self._writer.kernel(self._along(term(self._attrs.axis % len(self._shape))))
-        given = cast(INDEX, load(self._named, 0))
-        return self._writer.kernel(let("axis", given, self._along))
+        axis = cast(INDEX, load(self._named, 0))
+        return self._writer.kernel(let("axis", axis, self._along))
 
     def _along(self, axis: Term) -> Stmt:
         """The lines along an axis, which may be counted from the last."""
@@ -92,8 +92,8 @@ class _Totals:
             value = cast(self._total.dtype, load(self._data, place))
             before = self._total.value
             added = self._total.set(before + value if self._is_sum else before * value)
-            kept = store(self._result, place, cast(self._result.dtype, self._total.value))
-            return block(kept, added) if self._attrs.exclusive else block(added, kept)
+            stored = store(self._result, place, cast(self._result.dtype, self._total.value))
+            return block(stored, added) if self._attrs.exclusive else block(added, stored)
 
         return loop("turn", extent, step)
 

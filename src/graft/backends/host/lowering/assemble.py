@@ -96,14 +96,14 @@ class Assembly:
 
     def slot(self, storage: Storage) -> Slot:
         """Memory of the arena for a tensor."""
-        made = Slot(len(self.slots), storage.nbytes)
-        self.slots.append(made)
-        return made
+        slot = Slot(len(self.slots), storage.nbytes)
+        self.slots.append(slot)
+        return slot
 
     def symbol(self, function: Function) -> str:
         """The name of a function in the program; equal functions have one."""
-        known, name = self._named.get(id(function.body), (None, ""))
-        if known is not None and known.parameters is function.parameters:
+        previous, name = self._named.get(id(function.body), (None, ""))
+        if previous is not None and previous.parameters is function.parameters:
             self.functions[name] = replace(self.functions[name], notes=function.notes)
             return name
         shared = name_shared(function)
@@ -234,11 +234,11 @@ class _Assembler:
 
     def is_cut(self, node: Node) -> bool:
         """Whether the results are ranges of the operand's memory; then they get their buffers."""
-        found = cuts(node)
+        sliced = cuts(node)
         source = node.args[0] if node.args else None
-        if found is None or source not in self.buffers:
+        if sliced is None or source not in self.buffers:
             return False
-        axis, ranges = found
+        axis, ranges = sliced
         for storage, buffer in self.buffers[source].items():
             places = [located(storage, axis, part.first, part.count) for part in ranges]
             if (
@@ -283,10 +283,12 @@ class _Assembler:
         storage = self.storages[value]
         direct = value in self.outputs and not storage.block
         storage = storage.users if direct else storage
-        known = self.buffers.setdefault(value, {})
-        if storage not in known:
-            known[storage] = Output(self.outputs[value]) if direct else self.memory(value, storage)
-        return storage, known[storage]
+        buffers = self.buffers.setdefault(value, {})
+        if storage not in buffers:
+            buffers[storage] = (
+                Output(self.outputs[value]) if direct else self.memory(value, storage)
+            )
+        return storage, buffers[storage]
 
     def memory(self, value: Value, storage: Storage) -> Slot | Part:
         """A slot, or a part of the slot of the concatenation that the value is an operand of."""
@@ -310,12 +312,12 @@ class _Assembler:
 
     def read(self, value: Value, storage: Storage) -> HostBuffer:
         """The buffer of a value in some storage, after a relayout where there is none yet."""
-        known = self.buffers[value]
-        if storage not in known:
+        buffers = self.buffers[value]
+        if storage not in buffers:
             source = self.current(value)
-            known[storage] = self.assembly.slot(storage)
+            buffers[storage] = self.assembly.slot(storage)
             self.relayout(value, source, storage)
-        return known[storage]
+        return buffers[storage]
 
     def relayout(self, value: Value, source: Storage, target: Storage) -> None:
         buffers = (self.buffers[value][source], self.buffers[value][target])

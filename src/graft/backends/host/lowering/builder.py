@@ -267,8 +267,8 @@ class _BlockBuilder:
                 return self._scan(node, part.known)
             case "demand":
                 (value, condition), (output,) = map(self._numbered, (node.args, node.outputs))
-                asked = node.attrs
-                return Assert(value, condition, asked.wanted, asked.message, output, location)
+                attrs = node.attrs
+                return Assert(value, condition, attrs.wanted, attrs.message, output, location)
             case "sized":
                 (symbol,) = bound_symbols(node.output.type)
                 return BindSymbol(symbol, self._number(node.args[0]))

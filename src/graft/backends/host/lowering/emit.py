@@ -172,14 +172,14 @@ class _Emitter:
         read = [number for number in own if number in self._defined]
         slots = dict.fromkeys(slot_of(buffer) for _, step in self._calls for buffer in step.buffers)
         read += [self._in_slots[slot] for slot in slots if slot in self._in_slots]
-        made = [number for number in own if number not in self._defined]
-        self._defined |= {*made}
-        is_watched = self._violations in made
+        results = [number for number in own if number not in self._defined]
+        self._defined |= {*results}
+        is_watched = self._violations in results
         scratch = dict.fromkeys(self._scratch(step) for _, step in self._calls)
         self._emitted.instructions.append(
             p.Segment(
                 tuple(dict.fromkeys(read)),
-                tuple(number for number in made if number != self._violations),
+                tuple(number for number in results if number != self._violations),
                 calls,
                 () if self._is_cut else self._memory.plan.pools,
                 _largest(tuple(scratch)),
@@ -196,16 +196,16 @@ class _Emitter:
 
     def _emit_outside(self, number: str, step: ReferenceStep | TransferStep) -> None:
         """Emit a step outside of native code, on row-major tensors."""
-        made: p.Instruction
+        instruction: p.Instruction
         if isinstance(step, TransferStep):
-            made = self._transfer(step)
+            instruction = self._transfer(step)
         else:
             read = tuple(self._operand_value(buffer, storage) for buffer, storage in step.inputs)
             results = tuple(self._result_value(buffer, storage) for buffer, storage in step.outputs)
-            made = self._function(number, step, read, results)
-        self._emitted.instructions.append(made)
-        self._emitted.makes.append((made, _result_name(step)))
-        self._defined |= {*p.writes(made)}
+            instruction = self._function(number, step, read, results)
+        self._emitted.instructions.append(instruction)
+        self._emitted.makes.append((instruction, _result_name(step)))
+        self._defined |= {*p.writes(instruction)}
         self._alias_outputs(step)
 
     def _function(
@@ -215,9 +215,9 @@ class _Emitter:
         if isinstance(step, RegionStep):
             return p.RegionCall(str(node.attrs.label), read, results, _label(step), location)
         name = f"{node.op.name}_{number}"
-        made = p.Evaluate(name, read, results, evaluated_graph(node), _label(step), location)
-        self._emitted.evaluated.append((made, step))
-        return made
+        instruction = p.Evaluate(name, read, results, evaluated_graph(node), _label(step), location)
+        self._emitted.evaluated.append((instruction, step))
+        return instruction
 
     def _transfer(self, step: TransferStep) -> p.Transfer:
         (buffer, storage), attrs = step.host, step.region.attrs
@@ -262,9 +262,9 @@ class _Emitter:
     def _slot_value(self, buffer: Slot | Part, storage: Storage) -> int:
         """A value in the arena that kernels, or a function under another shape, have written."""
         number = self._numbers[buffer, storage.sizes] = self._add(buffer, storage)
-        made = self._in_slots.get(slot_of(buffer))
-        if made is not None:
-            self._emitted.instructions.append(p.Alias(made, number))
+        source = self._in_slots.get(slot_of(buffer))
+        if source is not None:
+            self._emitted.instructions.append(p.Alias(source, number))
         else:
             self._produce(number)
         self._defined.add(number)
@@ -302,17 +302,17 @@ class _Emitter:
         for buffer, storage in pairs:
             number = self._number(buffer) if isinstance(buffer, Output) else None
             if number is not None and number not in self._defined:
-                made = self._numbers[buffer, storage.sizes]
-                self._emitted.instructions.append(p.Alias(made, number))
+                source = self._numbers[buffer, storage.sizes]
+                self._emitted.instructions.append(p.Alias(source, number))
                 self._defined.add(number)
 
     def _alias(
         self, number: int, key: tuple[HostBuffer | DeviceBuffer, tuple[int, ...]], storage: Storage
     ) -> int:
-        seen = self._numbers[key] = self._values.add(Value("", storage.dtype, storage.sizes))
-        self._emitted.instructions.append(p.Alias(number, seen))
-        self._defined.add(seen)
-        return seen
+        alias = self._numbers[key] = self._values.add(Value("", storage.dtype, storage.sizes))
+        self._emitted.instructions.append(p.Alias(number, alias))
+        self._defined.add(alias)
+        return alias
 
     def _add(self, buffer: Slot | Part, storage: Storage) -> int:
         slot = self._memory.slot(buffer)
@@ -355,13 +355,13 @@ def slot_of(buffer: HostBuffer | DeviceBuffer) -> Slot | None:
 
 def lifetimes(assembly: Assembly) -> dict[Slot, tuple[int, int]]:
     """The first and the last step that touches each slot."""
-    found: dict[Slot, tuple[int, int]] = {}
+    spans: dict[Slot, tuple[int, int]] = {}
     for number, step in enumerate(assembly.steps):
         for buffer in _buffers_of(step):
             slot = slot_of(buffer)
             if slot is not None:
-                found[slot] = found.get(slot, (number, number))[0], number
-    return found
+                spans[slot] = spans.get(slot, (number, number))[0], number
+    return spans
 
 
 def _buffers_of(step: AnyStep) -> tuple[HostBuffer | DeviceBuffer, ...]:

@@ -29,9 +29,9 @@ class Values:
 
     def add_constant(self, array: Array, name: str = "") -> int:
         """The number of a constant; an array gets one number however often it is added."""
-        known = self._known.get(id(array))
-        if known is not None:
-            return known[1]
+        previous = self._known.get(id(array))
+        if previous is not None:
+            return previous[1]
         if array.dtype.hasobject:
             number = self.add(Value(name, None, array.shape, "tensor(string)"))
         else:

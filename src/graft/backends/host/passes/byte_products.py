@@ -45,9 +45,9 @@ def centred_bytes(site: Site, value: Value) -> Bytes | None:
         return None
     if node.output.shape != data.output.shape:
         return None
-    known = site.array(node.args[1])
-    if known is not None:
-        return Bytes(data.args[0], int(known.reshape(-1)[0])) if known.size == 1 else None
+    zero_point = site.array(node.args[1])
+    if zero_point is not None:
+        return Bytes(data.args[0], int(zero_point.reshape(-1)[0])) if zero_point.size == 1 else None
     shape = node.args[1].shape
     if zero is None or shape is None or any(dim != 1 for dim in shape):
         return None

@@ -139,10 +139,10 @@ class _Layer:
         """Both biases, but for the one that a GRU resets."""
         halves = self._halves(bias)
         first = self._part(halves, 0, self._gates)
-        kept = self._gates - 1 if self._resets_candidate() else self._gates
-        second = self._part(halves, self._gates, self._gates + kept)
-        if kept < self._gates:
-            width = (0, 0, 0, 0, self._gates - kept, 0)
+        biased_gates = self._gates - 1 if self._resets_candidate() else self._gates
+        second = self._part(halves, self._gates, self._gates + biased_gates)
+        if biased_gates < self._gates:
+            width = (0, 0, 0, 0, self._gates - biased_gates, 0)
             second = self._do("nn.pad", second, pad_width=width)
         return self._do("add", first, second)
 

@@ -100,12 +100,12 @@ class _Weights:
 def _weights(site: Site, value: Value) -> _Weights | None:
     """Constant weights as the model stores them."""
     node = site.producer(value)
-    turned = node is not None and node.op.name == "transpose" and node.attrs.axes == (1, 0)
-    stored = _quantized(site, node.args[0] if turned and node is not None else value)
+    transposed = node is not None and node.op.name == "transpose" and node.attrs.axes == (1, 0)
+    stored = _quantized(site, node.args[0] if transposed and node is not None else value)
     array = None if stored is None else site.array(stored.value)
     if stored is None or array is None:
         return None
-    outputs = 1 if turned else 0
+    outputs = 1 if transposed else 0
     if stored.axis not in (None, outputs):
         return None
     along = [1] * array.ndim
@@ -115,7 +115,7 @@ def _weights(site: Site, value: Value) -> _Weights | None:
         return None
     narrow = centred.astype(np.int8)
     scale = stored.scale.reshape(()) if stored.scale.size == 1 else stored.scale
-    return _Weights(np.ascontiguousarray(narrow.T) if turned else narrow, scale)
+    return _Weights(np.ascontiguousarray(narrow.T) if transposed else narrow, scale)
 
 
 @_LAYERS.rule(is_op(*LAYERS))
@@ -176,23 +176,23 @@ def _scaled_sums(site: Site, value: Value) -> _Sums | None:
 def integer_bias(site: Site) -> Replacement:
     """A bias that was quantised by the scale of the sums is added to them."""
     node = site.node
-    found = _scaled_sums(site, node.args[0])
+    scaled = _scaled_sums(site, node.args[0])
     source = site.producer(node.args[1])
-    if found is None or source is None or source.op.name != DEQUANTIZE:
+    if scaled is None or source is None or source.op.name != DEQUANTIZE:
         return Refusal("no quantised bias is added to integer sums")
     whole, scale = site.array(source.args[0]), site.array(source.args[1])
     zero = _zero_point(site, source)
     if whole is None or whole.dtype != np.int32 or scale is None or zero is None or np.any(zero):
         return Refusal("the bias is not of constant int32 without a zero point")
-    wanted = found.scale.reshape(-1)
-    if whole.ndim != 1 or not np.allclose(scale.reshape(-1), wanted, rtol=_SAME_SCALE, atol=0):
+    expected = scaled.scale.reshape(-1)
+    if whole.ndim != 1 or not np.allclose(scale.reshape(-1), expected, rtol=_SAME_SCALE, atol=0):
         return Refusal("the scale of the bias is not that of the sums")
     rank = node.output.tensor.rank
     axis = 1 if rank == 4 else -1
     if node.op.name == "nn.bias_add" and rank is not None and node.attrs.axis % rank != axis % rank:
         return Refusal("the bias runs along another axis")
-    sums = site.emit("nn.bias_add", found.sums, site.constant(whole), axis=axis)
-    return _scaled(site, sums, wanted if wanted.size > 1 else wanted.reshape(()))
+    sums = site.emit("nn.bias_add", scaled.sums, site.constant(whole), axis=axis)
+    return _scaled(site, sums, expected if expected.size > 1 else expected.reshape(()))
 
 
 @_LAYERS.rule(is_op("nn.batch_matmul"))

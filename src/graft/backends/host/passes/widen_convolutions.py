@@ -100,8 +100,8 @@ def pointwise_on_images(site: Site) -> Replacement:
         return Refusal("no operand is an image of one row")
     if node.output.tensor.rank != 3 or None in node.inputs:
         return Refusal("the result is not of the operands' rank")
-    made = _on_views(site, _aligned)
-    return made if isinstance(made, Refusal) else _narrowed(site, made)
+    widened = _on_views(site, _aligned)
+    return widened if isinstance(widened, Refusal) else _narrowed(site, widened)
 
 
 @RULES.rule(is_op(*_POINTWISE))
@@ -112,8 +112,8 @@ def pointwise_on_signals(site: Site) -> Replacement:
     viewed = node.args[:1] if node.op.name == "nn.bias_add" else node.args
     if None in node.inputs or not all(_columns(value) == 1 for value in viewed):
         return Refusal("the operands are not all of one column")
-    made = _on_views(site, _without_column)
-    return made if isinstance(made, Refusal) else _with_column(site, made)
+    widened = _on_views(site, _without_column)
+    return widened if isinstance(widened, Refusal) else _with_column(site, widened)
 
 
 def _on_views(site: Site, view: Callable[[Site, Value], Value]) -> Value | Refusal:

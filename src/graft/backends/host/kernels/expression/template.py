@@ -180,12 +180,12 @@ class _Tensors:
         operator = self._view.operator(node)
         if operator is not None:
             name_, attrs = operator
-            made = express_op(get_op(name_), attrs, inputs, types, name)
+            results = express_op(get_op(name_), attrs, inputs, types, name)
         else:
-            made = express(node, inputs, name, types, self.extents.attributes(node.attrs))
-        if isinstance(made, Unexpressed):
-            return Refusal(made.reason, node)
-        for value, tensor in zip(node.outputs, made, strict=True):
+            results = express(node, inputs, name, types, self.extents.attributes(node.attrs))
+        if isinstance(results, Unexpressed):
+            return Refusal(results.reason, node)
+        for value, tensor in zip(node.outputs, results, strict=True):
             if tensor.dtype is not value.dtype:
                 raise InternalError(f"{node.op.name} is expressed as {tensor.dtype}", node.location)
             self._tensors[value] = tensor

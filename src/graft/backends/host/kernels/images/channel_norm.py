@@ -114,8 +114,8 @@ class _Writer(ImageWriter):
         """A term, zero in lanes that have no channel."""
         if not isinstance(point.block, Const):  # blocks of the loop are full
             return term
-        left = self.result.channels % point.size
-        condition = mask_of(Const(left - point.first), point.lanes)
+        remaining = self.result.channels % point.size
+        condition = mask_of(Const(remaining - point.first), point.lanes)
         return term if condition is None else Term(where(condition, term.expr))
 
     def each_block(
@@ -131,9 +131,9 @@ class _Writer(ImageWriter):
             return Block(tuple(action(point, n // per_pixel) for n, point in enumerate(own)))
 
         block = Var(self.fresh("block"))
-        whole, left = divmod(self.result.channels, self.result.block)
+        whole, rest = divmod(self.result.channels, self.result.block)
         loop = For(block, Const(0), Const(whole), of(block))
-        return Block((loop, of(Const(whole)))) if left else loop
+        return Block((loop, of(Const(whole)))) if rest else loop
 
     def totals(
         self, column: Expr, term: Callable[[BlockedPoint, int], Term], names: Sequence[Var]

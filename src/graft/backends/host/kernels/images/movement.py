@@ -117,16 +117,16 @@ def _traced(group: Group) -> dict[Value, PixelMap] | Refusal:
     reason = next(filter(None, (_no_image(value) for value in (*sources, *ends))), None)
     if reason:
         return Refusal(reason)
-    found: dict[Value, PixelMap] = {}
+    maps: dict[Value, PixelMap] = {}
     for images in _numbered(moving, sources[0], group):
         if isinstance(images, str):
             return Refusal(images)
         for end in ends:
-            mapped = _taken_apart(sources[0], images[sources[0]].shape, images[end])
+            mapped = _decomposed(sources[0], images[sources[0]].shape, images[end])
             if mapped is None:
                 return Refusal("rows, columns and channels are not moved by tables")
-            found[end] = mapped
-    return found
+            maps[end] = mapped
+    return maps
 
 
 def _no_image(value: Value) -> str | None:
@@ -158,8 +158,8 @@ def _numbered(
         values[source] = elements.reshape(extents)
         try:
             for node in moving:
-                given = [None if value is None else values[value] for value in node.inputs]
-                results = run_op(node.op, bind_attrs(node.attrs, symbols), given)
+                arguments = [None if value is None else values[value] for value in node.inputs]
+                results = run_op(node.op, bind_attrs(node.attrs, symbols), arguments)
                 values.update(zip(node.outputs, results, strict=True))
         except (GraftError, ValueError) as error:
             yield f"movement of numbers fails: {error}"
@@ -167,7 +167,7 @@ def _numbered(
         yield values
 
 
-def _taken_apart(source: Value, shape: tuple[int, ...], moved: Array) -> PixelMap | None:
+def _decomposed(source: Value, shape: tuple[int, ...], moved: Array) -> PixelMap | None:
     """The tables that say the same as the numbers of elements, if there are such tables."""
     batches, channels, height, width = shape
     is_inside = (moved >= _FIRST) & (moved < _FIRST + math.prod(shape))

@@ -64,7 +64,7 @@ class Window:
     def of(attrs: Any, axis: int, extent: Expr, count: Expr) -> Window:
         """The window of a pooling along one of its spatial axes."""
         size, stride, dilation = (
-            given[axis] for given in (attrs.pool_size, attrs.strides, attrs.dilation)
+            per_axis[axis] for per_axis in (attrs.pool_size, attrs.strides, attrs.dilation)
         )
         rank = len(attrs.strides)
         begin, end = attrs.padding[axis], attrs.padding[rank + axis]
@@ -206,8 +206,8 @@ def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
 
 def _unfit_padding(anchor: Node) -> str | None:
     """Why the windows are not known to be where numbers say, if they are not."""
-    known = all(isinstance(width, int) for width in anchor.attrs.padding)
-    return None if known else "the padding depends on extents that are not known"
+    is_static = all(isinstance(width, int) for width in anchor.attrs.padding)
+    return None if is_static else "the padding depends on extents that are not known"
 
 
 class _Writer(ImageWriter):
@@ -271,20 +271,20 @@ class _Writer(ImageWriter):
     def tiles(self, first: int, width: int) -> list[Stmt]:
         """A row for one vector of channels; tiles at its ends have cut windows."""
         horizontal = self.horizontal
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         start = 0
         for size, count in balanced(width, self.most(width)):
             starts = [start + number * size for number in range(count)]
             inner = [at for at in starts if horizontal.inside(at, size)]
             edges = {at: self.tile(first, at, size) for at in starts if at not in inner}
-            found += [tile for at, tile in edges.items() if not inner or at < inner[0]]
+            statements += [tile for at, tile in edges.items() if not inner or at < inner[0]]
             if inner:
                 number = Var(self.fresh("tile"))
                 body = self.tile(first, plus(times(number, size), inner[0]), size)
-                found.append(For(number, Const(0), Const(len(inner)), body))
-                found += [tile for at, tile in edges.items() if at > inner[0]]
+                statements.append(For(number, Const(0), Const(len(inner)), body))
+                statements += [tile for at, tile in edges.items() if at > inner[0]]
             start += size * count
-        return found
+        return statements
 
     def tile(self, first: int, column: Expr | int, size: int) -> Stmt:
         """Some pixels, whose windows are cut to the image where the column is a number."""
@@ -300,9 +300,11 @@ class _Writer(ImageWriter):
             counts = [horizontal.size] * size
         places = sorted({place for window in windows for place in window})
         columns = self.running("columns", len(places))
-        known = {place: columns.value(number) for number, place in enumerate(places)}
+        columns_by_place = {place: columns.value(number) for number, place in enumerate(places)}
         finish = [
-            self.finish(first, plus(column, pixel), [known[place] for place in window], Const(n))
+            self.finish(
+                first, plus(column, pixel), [columns_by_place[place] for place in window], Const(n)
+            )
             for pixel, (window, n) in enumerate(zip(windows, counts, strict=True))
         ]
         if not places:

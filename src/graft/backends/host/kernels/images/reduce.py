@@ -106,9 +106,13 @@ def reduces_image(anchor: Node | None, *axes: frozenset[int]) -> bool:
     """Whether a node reduces an image along one of these sets of axes."""
     if anchor is None or anchor.op.name not in _ANCHORS or len(anchor.args) > 1:
         return False
-    shape, given = anchor.args[0].shape, anchor.attrs.axes
+    shape, reduced_axes = anchor.args[0].shape, anchor.attrs.axes
     is_image = shape is not None and len(shape) == 4 and 0 not in shape
-    return is_image and given is not None and frozenset(axis % 4 for axis in given) in axes
+    return (
+        is_image
+        and reduced_axes is not None
+        and frozenset(axis % 4 for axis in reduced_axes) in axes
+    )
 
 
 def reduced_block(group: Group, stores: Stores, axes: frozenset[int]) -> int | Refusal:
@@ -234,9 +238,9 @@ class _PixelWriter:
         if tile.dtype is not self.result.dtype:
             total = Cast(self.result.dtype, total)
         channel = plus(times(self.block, self.size), first)
-        left = minus(self.channels, channel)
+        remaining = minus(self.channels, channel)
         is_whole = modulo(self.channels, self.size) == Const(0)
-        condition = None if is_whole else mask_of(left, lanes)
+        condition = None if is_whole else mask_of(remaining, lanes)
         rest = (Const(0),) * (len(self.result.shape) - 2)
         at: tuple[Expr, ...] = (self.batch, Ramp(channel, 1, lanes), *rest)
         buffer = self.parameters.value(group.output, "result")[1]
@@ -297,9 +301,9 @@ class _ChannelWriter:
         tile = Tile(count, 1, lanes, self.evaluator.fresh(""), dtype)
         start = Const(self.start, dtype, lanes)
         block = Var(self.evaluator.fresh("block"))
-        whole, left = divmod(self.channels, self.size)
+        whole, rest_channels = divmod(self.channels, self.size)
         blocks = For(block, Const(0), Const(whole), self.block(tile, column, block, self.size))
-        rest = self.block(tile, column, Const(whole), left)
+        rest = self.block(tile, column, Const(whole), rest_channels)
         finish = tile.each(lambda pixel, _: self.finish(tile, plus(column, pixel), pixel))
         body = Block((tile.clear(lambda _: start), blocks, rest, finish))
         return Allocate(tile.accumulators, body)
@@ -307,15 +311,15 @@ class _ChannelWriter:
     def block(self, tile: Tile, column: Expr, block: Expr, channels: int) -> Stmt:
         """The first channels of a block to the totals of all pixels."""
         lanes = self.schedule.lanes
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         for first in range(0, channels, lanes):
             condition = mask_of(Const(channels - first), lanes)
             for pixel in range(tile.pixels):
                 place = plus(column, pixel)
                 point = BlockedPoint(self.batch, block, self.row, place, first, lanes, self.size)
                 add = partial(self.added, tile, pixel, condition)
-                found.append(self.evaluator.at(point, self.anchor.args[0], {}, add))
-        return Block(tuple(found))
+                statements.append(self.evaluator.at(point, self.anchor.args[0], {}, add))
+        return Block(tuple(statements))
 
     def added(self, tile: Tile, pixel: int, condition: Expr | None, value: Expr) -> Stmt:
         """A vector, of which only some lanes may be channels, to the total of a pixel."""

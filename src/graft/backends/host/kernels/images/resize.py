@@ -191,15 +191,15 @@ class _Writer(ImageWriter):
             points = self.points(place, 1)
             return Block(tuple(self.combined(point, lines, columns) for point in points))
 
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         for number in range(size):
             place = Binary(BinaryKind.ADD, column, Const(number))
-            found.append(self.looked_at(self.columns_axis, place, partial(pixel, place)))
-        return Block(tuple(found))
+            statements.append(self.looked_at(self.columns_axis, place, partial(pixel, place)))
+        return Block(tuple(statements))
 
     def looked_at(self, axis: _Axis, index: Expr, use: Callable[[list[_Tap]], Stmt]) -> Stmt:
         """A statement that uses the elements of an axis that an index looks at."""
-        found: list[_Tap] = []
+        axis_taps: list[_Tap] = []
         bindings: list[tuple[Var, Expr]] = []
         for tap in range(axis.count):
             place, weight = Var(self.fresh("place")), None
@@ -207,8 +207,8 @@ class _Writer(ImageWriter):
             if axis.weight is not None:
                 weight = Var(self.fresh("weight"), DType.FLOAT32)
                 bindings.append((weight, axis.weight(index, tap)))
-            found.append(_Tap(place, weight))
-        body = use(found)
+            axis_taps.append(_Tap(place, weight))
+        body = use(axis_taps)
         for var, expr in reversed(bindings):
             body = Let(var, expr, body)
         return body
