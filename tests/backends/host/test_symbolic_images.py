@@ -7,9 +7,9 @@ import pytest
 from tests.backends.host.flows import check_flow
 
 from graft.backends.host.backend import HostBackend
+from graft.backends.host.coordinates import plus
 from graft.backends.host.cost import EXTENT, typical
 from graft.backends.host.kernels.tile import parts, runs
-from graft.backends.host.point import plus
 from graft.base.dims import Dim, broadcast_dim, symbol
 from graft.base.dtypes import Array, DType
 from graft.byoc.executable import Settings

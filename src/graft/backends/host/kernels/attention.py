@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
+from graft.backends.host.coordinates import PlainCoordinate, modulo, over, plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
@@ -20,7 +21,6 @@ from graft.backends.host.kernels.product import MANY
 from graft.backends.host.kernels.tile import Running, Tile, runs
 from graft.backends.host.kernels.vectors import Span, lanes_for, mask_of, masked_store
 from graft.backends.host.kernels.views import numbers, shared_loop, unclear
-from graft.backends.host.point import PlainPoint, modulo, over, plus, times
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
@@ -78,8 +78,8 @@ class Visibility:
             value = call("tanh", value * (1 / self.softcap)) * self.softcap
         if self.mask is not None:
             storage, buffer = self.mask
-            point = PlainPoint((batch, head, span.index, key), span.lanes)
-            mask = Term(point.load(storage, buffer))
+            coordinate = PlainCoordinate((batch, head, span.index, key), span.lanes)
+            mask = Term(coordinate.load(storage, buffer))
             is_bool = storage.dtype is DType.BOOL
             value = select(mask, value, -math.inf) if is_bool else value + mask
         position = Span(plus(span.first, self.offset), span.lanes, 0, "").index

@@ -10,14 +10,14 @@ from __future__ import annotations
 from functools import reduce
 from typing import cast
 
+from graft.backends.host.coordinates import modulo, over, plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.integer_weights import QUAD, unsigned
-from graft.backends.host.kernels.product import Product, Spot, default_schedule
+from graft.backends.host.kernels.product import OutputVector, Product, default_schedule
 from graft.backends.host.kernels.views import unclear, unflattened
-from graft.backends.host.point import modulo, over, plus, times
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
@@ -168,9 +168,9 @@ class _Writer:
         steps = For(step, Const(0), self.depth, store)
         return For(place, Const(0), Const(self.schedule.width), steps)
 
-    def finish(self, spot: Spot, sums: Expr) -> Stmt:
-        at = (*unflattened(spot.batch, self.leading), spot.row, spot.columns)
-        return self.epilogue.store(at, sums, spot.condition)
+    def finish(self, output: OutputVector, sums: Expr) -> Stmt:
+        at = (*unflattened(output.batch, self.leading), output.row, output.columns)
+        return self.epilogue.store(at, sums, output.condition)
 
 
 class _ByteWriter(_Writer):

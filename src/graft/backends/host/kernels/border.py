@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graft.backends.host.point import plus
+from graft.backends.host.coordinates import plus
 from graft.backends.host.storage import Storage
 from graft.loop.build import constant
 from graft.loop.ir import (

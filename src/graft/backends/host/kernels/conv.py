@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import product
 
+from graft.backends.host.coordinates import minus, over, plus, times
 from graft.backends.host.cost import typical
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
@@ -62,7 +63,6 @@ from graft.backends.host.kernels.integer_weights import (
     zero_point_of,
 )
 from graft.backends.host.kernels.tile import Run, Tile, balanced, runs
-from graft.backends.host.point import minus, over, plus, times
 from graft.backends.host.storage import Storage, covers, index
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, over, plus, times
 from graft.backends.host.kernels.conv_plan import Phase
 from graft.backends.host.kernels.image import operands
 from graft.backends.host.kernels.integer_weights import unsigned
 from graft.backends.host.kernels.tile import Run, Tile
-from graft.backends.host.point import BlockedPoint, minus, modulo, over, plus, times
 from graft.base.dtypes import DType
 from graft.ir.graph import Value
 from graft.loop.ir import (
@@ -209,12 +209,14 @@ class ConvTiles:
             plus(times(plus(pixel, column), self.across.step), self.across.first),
         )
 
-    def point(self, pixel: Expr, number: int, vector: int) -> BlockedPoint:
+    def coordinate(self, pixel: Expr, number: int, vector: int) -> BlockedCoordinate:
         """The vector of the result for an accumulator."""
         writer, lanes = self.writer, self.tile.lanes
         size, at = writer.result.block, self.place(pixel, number)
         block, first = divmod(self.part * writer.channels.slab + vector * lanes, size)
-        return BlockedPoint(writer.batch, plus(writer.first_block, block), *at, first, lanes, size)
+        return BlockedCoordinate(
+            writer.batch, plus(writer.first_block, block), *at, first, lanes, size
+        )
 
     def ask_for_operands(self, pixel: Expr) -> list[Stmt]:
         """Ask for the images that the epilogue reads, which come while sums are computed."""
@@ -222,9 +224,9 @@ class ConvTiles:
         found: list[Stmt] = []
         for value in images_read(self.writer):
             for number, vector in product(range(tile.pixels), range(tile.vectors)):
-                point = self.point(pixel, number, vector)
-                load = point.load(*parameters.value(value))
-                if point.first * _FLOAT % LINE_BYTES == 0 and isinstance(load, Load):
+                coordinate = self.coordinate(pixel, number, vector)
+                load = coordinate.load(*parameters.value(value))
+                if coordinate.first * _FLOAT % LINE_BYTES == 0 and isinstance(load, Load):
                     *at, lanes = load.indices
                     assert isinstance(lanes, Ramp)
                     found.append(Prefetch(load.buffer, (*at, lanes.base)))
@@ -236,7 +238,7 @@ class ConvTiles:
 
         def store(number: int, vector: int) -> Stmt:
             known = {writer.anchor.output: tile.value(number, vector)}
-            return writer.store(self.point(pixel, number, vector), known)
+            return writer.store(self.coordinate(pixel, number, vector), known)
 
         return tile.each(store)
 

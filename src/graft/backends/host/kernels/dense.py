@@ -13,6 +13,7 @@ from functools import partial, reduce
 
 import numpy as np
 
+from graft.backends.host.coordinates import times
 from graft.backends.host.group import Group, Strassen
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
@@ -26,15 +27,14 @@ from graft.backends.host.kernels.integer_weights import (
     unsigned,
 )
 from graft.backends.host.kernels.product import (
+    OutputVector,
     Product,
     ProductSchedule,
-    Spot,
     default_schedule,
 )
 from graft.backends.host.kernels.strassen import StrassenProduct, chunk_depth, pack_quarters
 from graft.backends.host.kernels.strassen import default_schedule as strassen_schedule
 from graft.backends.host.kernels.views import total, unflattened
-from graft.backends.host.point import times
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import Array, DType
 from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Load, Ramp, Stmt
@@ -168,10 +168,10 @@ class _Writer:
     def element(self, row: Expr, step: Expr) -> Expr:
         return unsigned(Load(self.source, self.at(row, step)), self.data.dtype)
 
-    def finish(self, spot: Spot, sums: Expr) -> Stmt:
+    def finish(self, output: OutputVector, sums: Expr) -> Stmt:
         if self.begin is not None:
-            sums = Binary(BinaryKind.ADD, sums, Load(self.begin, (spot.columns,)))
-        return self.epilogue.store(self.at(spot.row, spot.columns), sums, spot.condition)
+            sums = Binary(BinaryKind.ADD, sums, Load(self.begin, (output.columns,)))
+        return self.epilogue.store(self.at(output.row, output.columns), sums, output.condition)
 
 
 def pack_units(weight: Array, width: int) -> Array:

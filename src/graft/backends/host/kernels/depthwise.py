@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from graft.backends.host.coordinates import plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
@@ -25,7 +26,6 @@ from graft.backends.host.kernels.image import (
 )
 from graft.backends.host.kernels.integer_weights import starts, taken_off, zero_point_of
 from graft.backends.host.kernels.tile import Tile
-from graft.backends.host.point import plus, times
 from graft.backends.host.storage import Storage, covers
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
@@ -149,7 +149,8 @@ class _Writer(ImageWriter):
         sums = For(line, Const(0), Const(self.kernel[0]), self.step(tile, column, first, line))
         finish = tile.each(
             lambda pixel, _: self.store(
-                self.point(plus(column, pixel), first), {self.anchor.output: tile.value(pixel, 0)}
+                self.coordinate(plus(column, pixel), first),
+                {self.anchor.output: tile.value(pixel, 0)},
             )
         )
         begin = self.begin

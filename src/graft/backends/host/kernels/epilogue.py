@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from graft.backends.host.coordinates import PlainCoordinate, computed
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernels.vectors import masked_store
@@ -16,7 +17,6 @@ from graft.backends.host.kernels.views import (
     unclear,
     viewed,
 )
-from graft.backends.host.point import PlainPoint, computed
 from graft.backends.host.storage import shape_of
 from graft.ir.graph import Node, Value
 from graft.loop.ir import Buffer, Expr, Stmt
@@ -34,10 +34,10 @@ class Epilogue:
 
     def value(self, indices: tuple[Expr, ...], result: Expr) -> Expr:
         """What becomes of the anchor's result at these indices."""
-        point = PlainPoint(indices, result.lanes)
+        coordinate = PlainCoordinate(indices, result.lanes)
         results = {self.anchor.output: result}
         values = computed(
-            self.nodes, results, lambda value, _axis: point.load(*self.parameters.value(value))
+            self.nodes, results, lambda value, _axis: coordinate.load(*self.parameters.value(value))
         )
         return values[self.parameters.group.output]
 

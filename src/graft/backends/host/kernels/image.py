@@ -1,7 +1,7 @@
 """What kernels that read or write blocked images share.
 
 A fusion group enters, cut at its anchor into what comes before and after it; loops over the rows of
-the result, operands at a point and stores of finished vectors leave.
+the result, operands at a coordinate and stores of finished vectors leave.
 """
 
 from __future__ import annotations
@@ -11,14 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from graft.backends.host.group import Group
-from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernels.border import Bordered
-from graft.backends.host.kernels.tile import runs
-from graft.backends.host.kernels.vectors import mask_of
-from graft.backends.host.point import (
-    BlockedPoint,
-    Point,
+from graft.backends.host.coordinates import (
+    BlockedCoordinate,
+    Coordinate,
     Reader,
     computed,
     minus,
@@ -28,6 +23,11 @@ from graft.backends.host.point import (
     times,
     where,
 )
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernels.border import Bordered
+from graft.backends.host.kernels.tile import runs
+from graft.backends.host.kernels.vectors import mask_of
 from graft.backends.host.storage import Storage, shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
@@ -128,7 +128,7 @@ def no_image(storage: Storage) -> str | None:
 
 
 def not_pointwise(nodes: Sequence[Node], rank: int = 4) -> str | None:
-    """Why nodes cannot be computed at a point of a tensor of that rank, if they cannot."""
+    """Why nodes cannot be computed at a coordinate of a tensor of that rank, if they cannot."""
     for node in nodes:
         if node.op.scalar is None:
             return f"{node.op.name} has no formula"
@@ -142,7 +142,7 @@ def not_pointwise(nodes: Sequence[Node], rank: int = 4) -> str | None:
 def not_readable(
     group: Group, stores: Stores, values: Sequence[Value], shape: Sequence[Dim], block: int
 ) -> str | None:
-    """Why operands cannot be read at points of an image with such blocks, if they cannot."""
+    """Why operands cannot be read at coordinates of an image with such blocks, if they cannot."""
     for value in values:
         storage = None if value in group.constants else stores[group.outer(value)]
         if storage is None:
@@ -171,28 +171,30 @@ def unfit_epilogue(group: Group, stores: Stores, anchor: Node) -> str | None:
     return not_pointwise(after) or not_readable(group, stores, values, shape, block)
 
 
-def reader(parameters: Parameters, point: Point) -> Reader:
-    """Reads operands at a point; a blocked one with a single row, say, is broadcast along it."""
+def reader(parameters: Parameters, coordinate: Coordinate) -> Reader:
+    """Reads operands at a coordinate; a blocked one with a single row, say, is broadcast along it."""
 
     def read(value: Value, axis: int | None) -> Expr:
-        if not isinstance(point, BlockedPoint):
-            return point.load(*parameters.value(value), axis)
+        if not isinstance(coordinate, BlockedCoordinate):
+            return coordinate.load(*parameters.value(value), axis)
         channels = _channel_axis(parameters, value, axis)
         if channels is not None and value in parameters.group.constants:
-            return point.load(*parameters.whole_blocks(value, channels, point.size), axis)
+            return coordinate.load(*parameters.whole_blocks(value, channels, coordinate.size), axis)
         storage, buffer = parameters.value(value)
         if not storage.block:
-            vector = point.load(storage, buffer, axis)
+            vector = coordinate.load(storage, buffer, axis)
             count = None if channels is None else storage.shape[channels]
-            if not isinstance(count, int) or count % point.size == 0:
+            if not isinstance(count, int) or count % coordinate.size == 0:
                 return vector
-            remaining = minus(Const(count), plus(times(point.block, point.size), point.first))
-            condition = mask_of(remaining, point.lanes)
+            remaining = minus(
+                Const(count), plus(times(coordinate.block, coordinate.size), coordinate.first)
+            )
+            condition = mask_of(remaining, coordinate.lanes)
             return vector if condition is None else where(condition, vector)
-        at = (point.batch, point.row, point.column)
+        at = (coordinate.batch, coordinate.row, coordinate.column)
         extents = (storage.shape[0], *storage.shape[2:])
         parts = [Const(0) if n == 1 else item for n, item in zip(extents, at, strict=True)]
-        here = replace(point, batch=parts[0], row=parts[1], column=parts[2])
+        here = replace(coordinate, batch=parts[0], row=parts[1], column=parts[2])
         return here.load(storage, buffer, axis)
 
     return read
@@ -211,7 +213,7 @@ def _channel_axis(parameters: Parameters, value: Value, axis: int | None) -> int
 
 @dataclass
 class Evaluator:
-    """Computes values of a group at points, each once, under names of their own."""
+    """Computes values of a group at coordinates, each once, under names of their own."""
 
     parameters: Parameters
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -222,12 +224,12 @@ class Evaluator:
 
     def at(
         self,
-        point: Point,
+        coordinate: Coordinate,
         value: Value,
         known: Mapping[Value, Expr],
         use: Callable[[Expr], Stmt],
     ) -> Stmt:
-        """A statement that uses what a value of the group is at a point."""
+        """A statement that uses what a value of the group is at a coordinate."""
         bindings: list[tuple[Var, Expr]] = []
         vectors: dict[Value, Expr] = {}
 
@@ -237,7 +239,7 @@ class Evaluator:
             vectors[this] = var
             return var
 
-        read = reader(self.parameters, point)
+        read = reader(self.parameters, coordinate)
         for this, expr in known.items():
             bound_to(this, expr)
         for node in self.parameters.group.leading_to(value, known):
@@ -276,30 +278,30 @@ class ImageWriter:
     def fresh(self, hint: str) -> str:
         return self.evaluator.fresh(hint)
 
-    def point(self, column: Expr, first: int, lanes: int = 0) -> BlockedPoint:
+    def coordinate(self, column: Expr, first: int, lanes: int = 0) -> BlockedCoordinate:
         """A vector of the result."""
         size = self.result.block
-        return BlockedPoint(
+        return BlockedCoordinate(
             self.batch, self.block, self.row, column, first, lanes or self.lanes, size
         )
 
-    def points(
+    def coordinates(
         self, column: Expr, pixels: int, channels: range | None = None, lanes: int = 0
-    ) -> list[BlockedPoint]:
+    ) -> list[BlockedCoordinate]:
         """The vectors of some pixels: of all channels of the block, or of some."""
         firsts = self.vectors if channels is None else channels
         places = [plus(column, pixel) for pixel in range(pixels)]
-        return [self.point(place, first, lanes) for place in places for first in firsts]
+        return [self.coordinate(place, first, lanes) for place in places for first in firsts]
 
-    def store(self, point: BlockedPoint, known: Mapping[Value, Expr]) -> Stmt:
-        """The result at a point, computed from what is known, to memory."""
+    def store(self, coordinate: BlockedCoordinate, known: Mapping[Value, Expr]) -> Stmt:
+        """The result at a coordinate, computed from what is known, to memory."""
         top, left, _, _ = self.result.halo
         buffer = self.buffer
-        pixel = plus(point.row, top), plus(point.column, left)
-        lanes = Ramp(Const(point.first), 1, point.lanes)
-        at = (point.batch, point.block, *pixel, lanes)
+        pixel = plus(coordinate.row, top), plus(coordinate.column, left)
+        lanes = Ramp(Const(coordinate.first), 1, coordinate.lanes)
+        at = (coordinate.batch, coordinate.block, *pixel, lanes)
         result = self.group.nodes[-1].outputs[self.output_number]
-        return self.evaluator.at(point, result, known, lambda value: Store(buffer, at, value))
+        return self.evaluator.at(coordinate, result, known, lambda value: Store(buffer, at, value))
 
     def across(self, most: int, pixels: Callable[[Expr, int], Stmt]) -> list[Stmt]:
         """A row in tiles of at most so many pixels, each made from its first column and size."""

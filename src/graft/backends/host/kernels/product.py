@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from graft.backends.host.coordinates import over, plus, times
 from graft.backends.host.kernels.tile import Run, Tile, balanced, runs
 from graft.backends.host.kernels.vectors import mask_of
 from graft.backends.host.kernels.views import shared_loop
-from graft.backends.host.point import over, plus, times
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.loop.ir import (
@@ -99,8 +99,8 @@ def product_cycles(target: Target, dtype: DType, rows: int, columns: int, depth:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """A place in the product: batch and row, and the first of some columns."""
+class OutputVector:
+    """A vector of the product: batch and row, and the first of some columns."""
 
     batch: Expr
     row: Expr
@@ -125,7 +125,7 @@ class Product:
     schedule: ProductSchedule
     element: Callable[[Expr, Expr, Expr], Expr]  # batch, row, step -> a scalar
     weights: Callable[[Expr, Expr, Expr, int], Expr]  # batch, block, step, vector -> a vector
-    finish: Callable[[Spot, Expr], Stmt]  # what to do with the sums of a spot
+    finish: Callable[[OutputVector, Expr], Stmt]  # what to do with a vector of sums
     # batch, block -> what has to happen once before the tiles of a block
     prepare: Callable[[Expr, Expr], Stmt] | None = None
 
@@ -177,16 +177,16 @@ class Product:
         blocks, before = self.blocks, plus(self.blocks, -1)
 
         def finished(left: Expr) -> Stmt:
-            spots = (
+            outputs = (
                 (
                     tile.value(pixel, v),
-                    self.spot(batch, block, plus(row, pixel), v, plus(left, -v * tile.lanes)),
+                    self.output(batch, block, plus(row, pixel), v, plus(left, -v * tile.lanes)),
                 )
                 for pixel in range(tile.pixels)
                 for v in range(tile.vectors)
                 if not isinstance(left, Const) or v * tile.lanes < left.value
             )
-            return Block(tuple(self.finish(spot, sums) for sums, spot in spots))
+            return Block(tuple(self.finish(output, sums) for sums, output in outputs))
 
         whole = Const(width)
         last = plus(self.columns, times(before, -width))
@@ -196,8 +196,8 @@ class Product:
             return finished(last)
         return If(Compare(CompareKind.LESS, block, before), finished(whole), finished(last))
 
-    def spot(self, batch: Expr, block: Expr, row: Expr, vector: int, left: Expr) -> Spot:
-        """Where a vector of sums belongs; `left` columns are there from its first on."""
+    def output(self, batch: Expr, block: Expr, row: Expr, vector: int, left: Expr) -> OutputVector:
+        """The vector that sums belong to; `left` columns are there from its first on."""
         lanes = self.schedule.lanes
         column = plus(times(block, self.schedule.width), vector * lanes)
-        return Spot(batch, row, column, lanes, mask_of(left, lanes))
+        return OutputVector(batch, row, column, lanes, mask_of(left, lanes))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce as fold
 
+from graft.backends.host.coordinates import PlainCoordinate, computed, over, plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
@@ -28,7 +29,6 @@ from graft.backends.host.kernels.views import (
     unclear,
     viewed,
 )
-from graft.backends.host.point import PlainPoint, computed, over, plus, times
 from graft.backends.host.storage import shape_of
 from graft.ir.graph import Node, Value
 from graft.loop.build import Term
@@ -135,11 +135,11 @@ class _Writer:
         self.unroll = target.machine.accumulators  # vectors side by side: none waits for another
 
     def elements(self, at: tuple[Expr, ...], lanes: int) -> Expr:
-        """What is reduced, at a point."""
-        point = PlainPoint(at, lanes)
+        """What is reduced, at a coordinate."""
+        coordinate = PlainCoordinate(at, lanes)
 
         def read(value: Value, _axis: int | None) -> Expr:
-            return point.load(*self.parameters.value(value))
+            return coordinate.load(*self.parameters.value(value))
 
         data = self.anchor.args[0]
         if not self.plan.before:
@@ -153,11 +153,11 @@ class _Writer:
         indices = tuple(
             Const(0) if reduced else i for i, reduced in zip(at, self.plan.reduced, strict=True)
         )
-        point = PlainPoint(indices, total.lanes)
+        coordinate = PlainCoordinate(indices, total.lanes)
         values = computed(
             self.plan.after,
             {self.anchor.output: total},
-            lambda value, _axis: point.load(*self.parameters.value(value)),
+            lambda value, _axis: coordinate.load(*self.parameters.value(value)),
         )
         _, target = self.parameters.value(self.group.output, "result")
         return masked_store(target, indices, values[self.group.output], condition)

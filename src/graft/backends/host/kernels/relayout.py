@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
+from graft.backends.host.coordinates import Channels, minus, modulo, over, plus, times
 from graft.backends.host.extents import Extents
 from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.image import shared
 from graft.backends.host.kernels.tile import runs
 from graft.backends.host.kernels.writing import copy_runs
-from graft.backends.host.point import Channels, minus, modulo, over, plus, times
 from graft.backends.host.storage import Storage
 from graft.base.dims import Dim
 from graft.base.dtypes import DType

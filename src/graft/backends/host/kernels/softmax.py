@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import reduce
 from operator import add
 
+from graft.backends.host.coordinates import minus, over, plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.tile import Running
 from graft.backends.host.kernels.vectors import Span, along, lanes_for, mask_of, masked_store
 from graft.backends.host.kernels.views import total, viewed
-from graft.backends.host.point import minus, over, plus, times
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim
 from graft.loop.build import Term, call, maximum

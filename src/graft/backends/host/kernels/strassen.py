@@ -17,10 +17,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from graft.backends.host.kernels.product import ProductSchedule, Spot, product_cycles
+from graft.backends.host.coordinates import plus, times
+from graft.backends.host.kernels.product import OutputVector, ProductSchedule, product_cycles
 from graft.backends.host.kernels.tile import Tile, balanced
 from graft.backends.host.kernels.vectors import Span, along
-from graft.backends.host.point import plus, times
 from graft.backends.host.storage import index
 from graft.base.dtypes import Array, DType
 from graft.loop.build import Term
@@ -161,7 +161,7 @@ class StrassenProduct:
     element: Callable[[Expr, Expr], Expr]  # row, steps -> elements
     weights: Buffer  # as `pack_quarters` has them
     result: Callable[[Expr, Expr], tuple[Buffer, tuple[Expr, ...]]]  # row, columns -> where
-    finish: Callable[[Spot, Expr], Stmt]  # what to do with the sums of a spot
+    finish: Callable[[OutputVector, Expr], Stmt]  # what to do with a vector of sums
 
     @property
     def half_rows(self) -> int:
@@ -374,7 +374,7 @@ class _Quarters:
         column = plus(column, times(across, product.columns // 2))
         quarter = plus(times(down, 2), across)
         value = Load(self.kept, (quarter, pixel, vector, Ramp(Const(0), 1, self.lanes)))
-        body = self.chunked(Spot(Const(0), line, column, self.lanes, None), value)
+        body = self.chunked(OutputVector(Const(0), line, column, self.lanes, None), value)
         body = For(vector, Const(0), Const(self.vectors), body)
         if product.rows % 2:  # the lower half lacks a row
             body = If(Compare(CompareKind.LESS, line, Const(product.rows)), body)
@@ -383,16 +383,16 @@ class _Quarters:
             body = For(var, Const(0), Const(count), body)
         return body
 
-    def chunked(self, spot: Spot, value: Expr) -> Stmt:
+    def chunked(self, output: OutputVector, value: Expr) -> Stmt:
         """The sums of this chunk with those before it; through the epilogue after the last."""
         product = self.product
         if product.chunks == 1:
-            return product.finish(spot, value)
-        buffer, place = product.result(spot.row, spot.columns)
+            return product.finish(output, value)
+        buffer, place = product.result(output.row, output.columns)
         total = Binary(BinaryKind.ADD, value, Load(buffer, place))
         last = Compare(CompareKind.EQUAL, self.chunk, Const(product.chunks - 1))
         first = Compare(CompareKind.EQUAL, self.chunk, Const(0))
-        later = If(last, product.finish(spot, total), Store(buffer, place, total))
+        later = If(last, product.finish(output, total), Store(buffer, place, total))
         return If(first, Store(buffer, place, value), later)
 
 

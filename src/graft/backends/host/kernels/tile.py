@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from graft.backends.host.point import modulo, over, plus, times
+from graft.backends.host.coordinates import modulo, over, plus, times
 from graft.backends.host.storage import index
 from graft.base.dtypes import DType
 from graft.loop.build import constant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from graft.backends.host.point import modulo, over, plus, times, where
+from graft.backends.host.coordinates import modulo, over, plus, times, where
 from graft.backends.host.storage import index
 from graft.base.dims import Dim
 from graft.base.dtypes import DType

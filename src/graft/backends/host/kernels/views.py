@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
+from graft.backends.host.coordinates import modulo, over, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.point import modulo, over, times
 from graft.backends.host.storage import index, shape_of
 from graft.base.dims import Dim, Unknown, product
 from graft.base.dtypes import DType

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
+from graft.backends.host.coordinates import BlockedCoordinate, modulo, over, plus, times
 from graft.backends.host.group import Group, Winograd
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
@@ -35,7 +36,6 @@ from graft.backends.host.kernels.winograd_schedule import (
 )
 from graft.backends.host.kernels.winograd_vectors import GridTransform
 from graft.backends.host.kernels.winograd_weights import PanelUse, weights_for
-from graft.backends.host.point import BlockedPoint, modulo, over, plus, times
 from graft.backends.host.storage import covers
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
@@ -329,8 +329,10 @@ class _Writer(ImageWriter):
             line: list[Stmt] = []
             for j, value in enumerate(values):
                 place = self.vertical.pixel(row, i), self.horizontal.pixel(column, j)
-                point = BlockedPoint(batch, self.block, *place, first, lanes, self.result.block)
-                one = self.store(point, {self.anchor.output: value})
+                coordinate = BlockedCoordinate(
+                    batch, self.block, *place, first, lanes, self.result.block
+                )
+                one = self.store(coordinate, {self.anchor.output: value})
                 line.append(self.horizontal.guarded(one, column, j, self.width))
             return self.vertical.guarded(Block(tuple(line)), row, i, self.height)
 

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
+from graft.backends.host.coordinates import modulo, over, plus, times
 from graft.backends.host.kernel import Parameters
 from graft.backends.host.kernels.winograd_matrices import Transforms, pack_weights
-from graft.backends.host.point import modulo, over, plus, times
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Value
 from graft.loop.ir import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from graft.backends.host.coordinates import BlockedCoordinate, where
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import (
@@ -29,7 +30,6 @@ from graft.backends.host.kernels.image import (
 )
 from graft.backends.host.kernels.tile import Tile
 from graft.backends.host.kernels.vectors import mask_of
-from graft.backends.host.point import BlockedPoint, where
 from graft.ir.graph import Node
 from graft.loop.build import Term, call
 from graft.loop.ir import Allocate, Block, Broadcast, Call, Const, Expr, For, Let, Stmt, Store, Var
@@ -83,22 +83,22 @@ class _Writer(ImageWriter):
         centered: bool = self.anchor.attrs.centered
         share = 1.0 / self.result.channels
 
-        def deviation(point: BlockedPoint, pixel: int) -> Term:
-            element = self.element(point, pixel)
+        def deviation(coordinate: BlockedCoordinate, pixel: int) -> Term:
+            element = self.element(coordinate, pixel)
             return element - Broadcast(means[pixel], self.lanes) if centered else element
 
-        def square(point: BlockedPoint, pixel: int) -> Term:
-            value = deviation(point, pixel)
+        def square(coordinate: BlockedCoordinate, pixel: int) -> Term:
+            value = deviation(coordinate, pixel)
             return value * value
 
-        def finish(point: BlockedPoint, pixel: int) -> Stmt:
-            value = deviation(point, pixel) * Broadcast(factors[pixel], self.lanes)
-            read = reader(self.parameters, point)
+        def finish(coordinate: BlockedCoordinate, pixel: int) -> Stmt:
+            value = deviation(coordinate, pixel) * Broadcast(factors[pixel], self.lanes)
+            read = reader(self.parameters, coordinate)
             if self.scale is not None:
                 value = value * read(self.scale, 1)
             if self.shift is not None:
                 value = value + read(self.shift, 1)
-            return self.store(point, {self.anchor.output: value.expr})
+            return self.store(coordinate, {self.anchor.output: value.expr})
 
         body = self.each_block(column, size, finish)
         roots = self.totals(column, square, factors)
@@ -107,28 +107,30 @@ class _Writer(ImageWriter):
             body = self.totals(column, self.element, means)(lambda total: total * share, body)
         return body
 
-    def element(self, point: BlockedPoint, _pixel: int) -> Term:
-        return Term(reader(self.parameters, point)(self.anchor.args[0], None))
+    def element(self, coordinate: BlockedCoordinate, _pixel: int) -> Term:
+        return Term(reader(self.parameters, coordinate)(self.anchor.args[0], None))
 
-    def of_channels(self, point: BlockedPoint, term: Term) -> Term:
+    def of_channels(self, coordinate: BlockedCoordinate, term: Term) -> Term:
         """A term, zero in lanes that have no channel."""
-        if not isinstance(point.block, Const):  # blocks of the loop are full
+        if not isinstance(coordinate.block, Const):  # blocks of the loop are full
             return term
-        remaining = self.result.channels % point.size
-        condition = mask_of(Const(remaining - point.first), point.lanes)
+        remaining = self.result.channels % coordinate.size
+        condition = mask_of(Const(remaining - coordinate.first), coordinate.lanes)
         return term if condition is None else Term(where(condition, term.expr))
 
     def each_block(
-        self, column: Expr, size: int, action: Callable[[BlockedPoint, int], Stmt]
+        self, column: Expr, size: int, action: Callable[[BlockedCoordinate, int], Stmt]
     ) -> Stmt:
         """A loop over the blocks of channels, with an action for each vector of each pixel; the
         last block, if channels do not fill it, comes by itself."""
-        points = self.points(column, size)
+        coordinates = self.coordinates(column, size)
         per_pixel = len(self.vectors)
 
         def of(block: Expr) -> Stmt:
-            own = (replace(point, block=block) for point in points)
-            return Block(tuple(action(point, n // per_pixel) for n, point in enumerate(own)))
+            own = (replace(coordinate, block=block) for coordinate in coordinates)
+            return Block(
+                tuple(action(coordinate, n // per_pixel) for n, coordinate in enumerate(own))
+            )
 
         block = Var(self.fresh("block"))
         whole, rest = divmod(self.result.channels, self.result.block)
@@ -136,13 +138,15 @@ class _Writer(ImageWriter):
         return Block((loop, of(Const(whole)))) if rest else loop
 
     def totals(
-        self, column: Expr, term: Callable[[BlockedPoint, int], Term], names: Sequence[Var]
+        self, column: Expr, term: Callable[[BlockedCoordinate, int], Term], names: Sequence[Var]
     ) -> Callable[[Callable[[Term], Term], Stmt], Stmt]:
         """Sums of terms over the channels, a pixel each; `names` are what is made of them."""
         sums = Tile(len(names), 1, self.lanes, self.fresh(""), self.dtype)
 
-        def add(point: BlockedPoint, pixel: int) -> Stmt:
-            total = Term(sums.value(pixel, 0)) + self.of_channels(point, term(point, pixel))
+        def add(coordinate: BlockedCoordinate, pixel: int) -> Stmt:
+            total = Term(sums.value(pixel, 0)) + self.of_channels(
+                coordinate, term(coordinate, pixel)
+            )
             return Store(sums.accumulators, sums.at(pixel, 0), total.expr)
 
         def around(made: Callable[[Term], Term], body: Stmt) -> Stmt:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+from graft.backends.host.coordinates import BlockedCoordinate, Channels
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
@@ -25,7 +26,6 @@ from graft.backends.host.kernels.image import (
     source_block,
     vector_lanes,
 )
-from graft.backends.host.point import BlockedPoint, Channels
 from graft.backends.host.storage import BLOCKS, Storage, shape_of
 from graft.ir.graph import Node, Value
 from graft.loop.ir import Binary, BinaryKind, Block, Compare, CompareKind, Const, Expr, If, Stmt
@@ -140,20 +140,20 @@ class _Writer(ImageWriter):
     def tile(self, run: _Run, lanes: int, column: Expr, size: int) -> Stmt:
         """Some pixels of the channels that come from one image."""
         statements = []
-        for point in self.points(column, size, range(run.low, run.high, lanes), lanes):
-            offset = point.first - run.offset
-            at = (self.batch, self.block, self.row, point.column)
+        for coordinate in self.coordinates(column, size, range(run.low, run.high, lanes), lanes):
+            offset = coordinate.first - run.offset
+            at = (self.batch, self.block, self.row, coordinate.column)
             channels = Channels(*at, self.result.block, offset, lanes)
-            statements.append(self.copied(run.value, channels, point))
+            statements.append(self.copied(run.value, channels, coordinate))
         return Block(tuple(statements))
 
-    def copied(self, value: Value, channels: Channels, point: BlockedPoint) -> Stmt:
+    def copied(self, value: Value, channels: Channels, coordinate: BlockedCoordinate) -> Stmt:
         """A vector of one image to its place in the result."""
 
         def stored(vector: Expr) -> Stmt:
-            return self.store(point, {self.anchor.output: vector})
+            return self.store(coordinate, {self.anchor.output: vector})
 
         if self.group.leading_to(value):
             block = source_block(self.group, self.parameters.stores, value)
-            return self.evaluator.at(channels.point(block), value, {}, stored)
+            return self.evaluator.at(channels.coordinate(block), value, {}, stored)
         return stored(channels.load(*self.parameters.value(value)))

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from graft.backends.host.coordinates import BlockedCoordinate, modulo, plus, times
 from graft.backends.host.cost import copied_cost
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
@@ -32,7 +33,6 @@ from graft.backends.host.kernels.image import (
     not_readable,
     operands,
 )
-from graft.backends.host.point import BlockedPoint, modulo, plus, times
 from graft.backends.host.storage import BLOCKS, Storage, is_image, shape_of
 from graft.base.dims import substitute, symbols_of
 from graft.base.dtypes import Array, DType
@@ -346,29 +346,29 @@ class _Writer(ImageWriter):
 
     def pixel(self, column: Expr) -> Stmt:
         start = Var(self.fresh("start"))
-        stores = (self.moved(point, start) for point in self.points(column, 1))
+        stores = (self.moved(coordinate, start) for coordinate in self.coordinates(column, 1))
         at = plus(Load(self.rows_at, (self.row,)), Load(self.columns_at, (column,)))
         return Let(start, at, Block(tuple(stores)))
 
-    def moved(self, point: BlockedPoint, start: Expr) -> Stmt:
+    def moved(self, coordinate: BlockedCoordinate, start: Expr) -> Stmt:
         """A vector of the result, read or filled, through what follows to memory."""
-        vector: Expr = Load(self.data, (self.batch, self.places(point, start)))
+        vector: Expr = Load(self.data, (self.batch, self.places(coordinate, start)))
         flags = [
             Compare(CompareKind.NOT_EQUAL, Load(table, (index,)), Const(0))
-            for table, index in zip(self.inside, (point.row, point.column), strict=True)
+            for table, index in zip(self.inside, (coordinate.row, coordinate.column), strict=True)
             if table is not None
         ]
         for flag in flags:
             filling = Const(self.map.fill, vector.dtype, vector.lanes)
             vector = Select(Broadcast(flag, vector.lanes), vector, filling)
-        return self.store(point, {self.end: vector})
+        return self.store(coordinate, {self.end: vector})
 
-    def places(self, point: BlockedPoint, start: Expr) -> Expr:
+    def places(self, coordinate: BlockedCoordinate, start: Expr) -> Expr:
         """Where the channels of a vector lie in the image that is moved."""
         rows, columns = self.map.periods
-        period = modulo(point.row, rows), modulo(point.column, columns)
-        channel = plus(times(point.block, point.size), point.first)
+        period = modulo(coordinate.row, rows), modulo(coordinate.column, columns)
+        channel = plus(times(coordinate.block, coordinate.size), coordinate.first)
         if self.neighbours:
-            return Ramp(plus(start, Load(self.offsets, (*period, channel))), 1, point.lanes)
-        lanes = Load(self.offsets, (*period, Ramp(channel, 1, point.lanes)))
-        return Binary(BinaryKind.ADD, Broadcast(start, point.lanes), lanes)
+            return Ramp(plus(start, Load(self.offsets, (*period, channel))), 1, coordinate.lanes)
+        lanes = Load(self.offsets, (*period, Ramp(channel, 1, coordinate.lanes)))
+        return Binary(BinaryKind.ADD, Broadcast(start, coordinate.lanes), lanes)

@@ -57,5 +57,5 @@ class _Writer(ImageWriter):
 
     def tile(self, column: Expr, size: int) -> Stmt:
         """Some pixels, all channels of a block each."""
-        points = self.points(column, size)
-        return Block(tuple(self.store(point, {}) for point in points))
+        coordinates = self.coordinates(column, size)
+        return Block(tuple(self.store(coordinate, {}) for coordinate in coordinates))

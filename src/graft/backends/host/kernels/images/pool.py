@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
+from graft.backends.host.coordinates import BlockedCoordinate, over, plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of, same_blocks
@@ -25,7 +26,6 @@ from graft.backends.host.kernels.image import (
     source_block,
 )
 from graft.backends.host.kernels.tile import Running, balanced, neutral, runs
-from graft.backends.host.point import BlockedPoint, over, plus, times
 from graft.backends.host.storage import shape_of
 from graft.ir.graph import Node
 from graft.loop.ir import (
@@ -329,18 +329,18 @@ class _Writer(ImageWriter):
         finish = self.finish(first, column, [total.value(0)], counted)
         return Allocate(total.buffer, block(total.clear(), sums, finish))
 
-    def source(self, first: int, line: Expr, column: Expr) -> BlockedPoint:
+    def source(self, first: int, line: Expr, column: Expr) -> BlockedCoordinate:
         """Where the data is read."""
         vertical = self.vertical
         row = plus(vertical.start(self.row), times(line, vertical.dilation))
-        return replace(self.point(column, first), row=row)
+        return replace(self.coordinate(column, first), row=row)
 
     def running(self, name: str, count: int) -> Running:
         return Running(self.fresh(name), self.kind, count, self.lanes, self.result.dtype)
 
-    def update(self, running: Running, number: int, point: BlockedPoint) -> Stmt:
+    def update(self, running: Running, number: int, coordinate: BlockedCoordinate) -> Stmt:
         """Combine one more element of the data."""
-        return self.evaluator.at(point, self.anchor.args[0], {}, partial(running.add, number))
+        return self.evaluator.at(coordinate, self.anchor.args[0], {}, partial(running.add, number))
 
     def finish(self, first: int, column: Expr, parts: list[Expr], counted: Expr) -> Stmt:
         """What the columns of a window give together, through the epilogue, to memory."""
@@ -351,4 +351,4 @@ class _Writer(ImageWriter):
             number = Cast(dtype, times(self.counted, counted))
             scale = Binary(BinaryKind.DIVIDE, Const(1.0, dtype), number)
             total = Binary(BinaryKind.MULTIPLY, total, Broadcast(scale, lanes))
-        return self.store(self.point(column, first), {self.anchor.output: total})
+        return self.store(self.coordinate(column, first), {self.anchor.output: total})

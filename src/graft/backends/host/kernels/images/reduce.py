@@ -15,6 +15,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 
+from graft.backends.host.coordinates import (
+    BlockedCoordinate,
+    PlainCoordinate,
+    minus,
+    modulo,
+    over,
+    plus,
+    times,
+)
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template, plan_of
@@ -30,15 +39,6 @@ from graft.backends.host.kernels.image import (
 )
 from graft.backends.host.kernels.tile import ACROSS, REDUCTIONS, Tile, neutral, parts, runs
 from graft.backends.host.kernels.vectors import mask_of, masked_store
-from graft.backends.host.point import (
-    BlockedPoint,
-    PlainPoint,
-    minus,
-    modulo,
-    over,
-    plus,
-    times,
-)
 from graft.backends.host.storage import BLOCKS, Storage, shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node, Value
@@ -219,13 +219,13 @@ class _PixelWriter:
         """One more pixel to one of the totals."""
         place = plus(column, pixel)
         lanes = self.schedule.lanes
-        point = BlockedPoint(self.batch, self.block, line, place, first, lanes, self.size)
+        coordinate = BlockedCoordinate(self.batch, self.block, line, place, first, lanes, self.size)
 
         def added(value: Expr) -> Stmt:
             total = Binary(self.kind, tile.value(pixel, 0), value)
             return Store(tile.accumulators, tile.at(pixel, 0), total)
 
-        return self.evaluator.at(point, self.anchor.args[0], {}, added)
+        return self.evaluator.at(coordinate, self.anchor.args[0], {}, added)
 
     def finish(self, tile: Tile, first: int) -> Stmt:
         """The totals together, those of a mean divided, through the epilogue, to memory."""
@@ -245,7 +245,7 @@ class _PixelWriter:
         at: tuple[Expr, ...] = (self.batch, Ramp(channel, 1, lanes), *rest)
         buffer = self.parameters.value(group.output, "result")[1]
         return self.evaluator.at(
-            PlainPoint(at, lanes, condition),
+            PlainCoordinate(at, lanes, condition),
             group.nodes[-1].output,
             {self.anchor.output: total},
             lambda value: masked_store(buffer, at, value, condition),
@@ -316,9 +316,11 @@ class _ChannelWriter:
             condition = mask_of(Const(channels - first), lanes)
             for pixel in range(tile.pixels):
                 place = plus(column, pixel)
-                point = BlockedPoint(self.batch, block, self.row, place, first, lanes, self.size)
+                coordinate = BlockedCoordinate(
+                    self.batch, block, self.row, place, first, lanes, self.size
+                )
                 add = partial(self.added, tile, pixel, condition)
-                statements.append(self.evaluator.at(point, self.anchor.args[0], {}, add))
+                statements.append(self.evaluator.at(coordinate, self.anchor.args[0], {}, add))
         return Block(tuple(statements))
 
     def added(self, tile: Tile, pixel: int, condition: Expr | None, value: Expr) -> Stmt:
@@ -341,7 +343,7 @@ class _ChannelWriter:
         at: tuple[Expr, ...] = (self.batch, *one, self.row, column)
         buffer = self.parameters.value(group.output, "result")[1]
         return self.evaluator.at(
-            PlainPoint(at),
+            PlainCoordinate(at),
             group.nodes[-1].output,
             {self.anchor.output: total},
             lambda value: Store(buffer, at, value),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.backends.host.coordinates import BlockedCoordinate
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, same_blocks
@@ -24,7 +25,6 @@ from graft.backends.host.kernels.image import (
     not_readable,
     unfit_epilogue,
 )
-from graft.backends.host.point import BlockedPoint
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
@@ -188,8 +188,10 @@ class _Writer(ImageWriter):
         """Some pixels, all channels of a block each."""
 
         def pixel(place: Expr, columns: list[_Tap]) -> Stmt:
-            points = self.points(place, 1)
-            return Block(tuple(self.combined(point, lines, columns) for point in points))
+            coordinates = self.coordinates(place, 1)
+            return Block(
+                tuple(self.combined(coordinate, lines, columns) for coordinate in coordinates)
+            )
 
         statements: list[Stmt] = []
         for number in range(size):
@@ -213,7 +215,9 @@ class _Writer(ImageWriter):
             body = Let(var, expr, body)
         return body
 
-    def combined(self, point: BlockedPoint, lines: list[_Tap], columns: list[_Tap]) -> Stmt:
+    def combined(
+        self, coordinate: BlockedCoordinate, lines: list[_Tap], columns: list[_Tap]
+    ) -> Stmt:
         """A vector of the result from all the pixels that it looks at."""
         bindings: list[tuple[Var, Expr]] = []
 
@@ -222,26 +226,28 @@ class _Writer(ImageWriter):
             return bindings[-1][0]
 
         sums = (
-            named(self.weighted(columns, [self.read(point, line, column) for column in columns]))
+            named(
+                self.weighted(columns, [self.read(coordinate, line, column) for column in columns])
+            )
             for line in lines
         )
         total = named(self.weighted(lines, list(sums)))
-        body = self.store(point, {self.anchor.output: total})
+        body = self.store(coordinate, {self.anchor.output: total})
         for var, expr in reversed(bindings):
             body = Let(var, expr, body)
         return body
 
-    def read(self, point: BlockedPoint, line: _Tap, column: _Tap) -> Expr:
+    def read(self, coordinate: BlockedCoordinate, line: _Tap, column: _Tap) -> Expr:
         """The image's vector in a row and a column."""
         storage, buffer = self.parameters.value(self.anchor.args[0])
-        here = BlockedPoint(
-            point.batch,
-            point.block,
+        here = BlockedCoordinate(
+            coordinate.batch,
+            coordinate.block,
             line.place,
             column.place,
-            point.first,
-            point.lanes,
-            point.size,
+            coordinate.first,
+            coordinate.lanes,
+            coordinate.size,
         )
         return here.load(storage, buffer)
 

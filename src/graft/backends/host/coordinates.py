@@ -1,7 +1,8 @@
-"""A point of a tensor's index space, and how operands are read there.
+"""Coordinates of a vector of elements, and how operands are read there.
 
-A kernel computes a vector of elements at a time; a `Point` says which. Operands are read at the
-same point as NumPy broadcasts them, from wherever their storage puts the elements.
+A kernel computes a vector of elements at a time; a coordinate says which. Operands are read at the
+same coordinate as NumPy broadcasts them, from wherever their storage puts the elements. Sums and
+products of indices are folded where they are numbers.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def where(condition: Expr, value: Expr) -> Expr:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockedPoint:
+class BlockedCoordinate:
     """A vector of channels of one pixel: channels `block` * size + first, and the next lanes."""
 
     batch: Expr
@@ -114,16 +115,16 @@ class Channels:
     offset: int
     lanes: int
 
-    def point(self, size: int) -> BlockedPoint:
+    def coordinate(self, size: int) -> BlockedCoordinate:
         """The same in smaller blocks, which have to divide the larger ones."""
         blocks, first = divmod(self.offset, size)
         block = plus(times(self.block, self.size // size), blocks)
-        return BlockedPoint(self.batch, block, self.row, self.column, first, self.lanes, size)
+        return BlockedCoordinate(self.batch, block, self.row, self.column, first, self.lanes, size)
 
     def load(self, storage: Storage, buffer: Buffer) -> Expr:
         """Their elements; no block of the storage may cut the vector."""
         if storage.block and self.size % storage.block == 0:
-            return self.point(storage.block).load(storage, buffer)
+            return self.coordinate(storage.block).load(storage, buffer)
         channel = plus(times(self.block, self.size), self.offset)
         if not storage.block:
             return Load(buffer, (self.batch, Ramp(channel, 1, self.lanes), self.row, self.column))
@@ -134,7 +135,7 @@ class Channels:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainPoint:
+class PlainCoordinate:
     """An index per axis, the last of which may have lanes."""
 
     indices: tuple[Expr, ...]
@@ -144,13 +145,13 @@ class PlainPoint:
     def load(self, storage: Storage, buffer: Buffer, axis: int | None = None) -> Expr:
         """The operand's elements here; with an axis, of an operand that only runs along it."""
         if storage.block:
-            raise InternalError("a blocked operand at a row-major point")
+            raise InternalError("a blocked operand at a row-major coordinate")
         at = self.indices if axis is None else (self.indices[axis],)
         vector = _row_major(storage, buffer, at, self.lanes)
         return vector if self.condition is None else where(self.condition, vector)
 
 
-Point = BlockedPoint | PlainPoint
+Coordinate = BlockedCoordinate | PlainCoordinate
 
 
 def _row_major(storage: Storage, buffer: Buffer, at: Sequence[Expr], lanes: int) -> Expr:
@@ -168,7 +169,7 @@ Reader = Callable[[Value, "int | None"], Expr]
 
 
 def computed(nodes: Sequence[Node], known: dict[Value, Expr], read: Reader) -> dict[Value, Expr]:
-    """What pointwise nodes give at a point, operands being known or read from memory."""
+    """The values of pointwise nodes at a coordinate; operands are known or read from memory."""
     values = dict(known)
     for node in nodes:
         # a bias runs along an axis instead of being broadcast from the last one on
