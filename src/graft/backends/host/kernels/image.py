@@ -172,7 +172,7 @@ def unfit_epilogue(group: Group, stores: Stores, anchor: Node) -> str | None:
 
 
 def reader(parameters: Parameters, coordinate: Coordinate) -> Reader:
-    """Reads operands at a coordinate; a blocked one with a single row, say, is broadcast along it."""
+    """Reads operands at a coordinate; a blocked one with a single row is broadcast along it."""
 
     def read(value: Value, axis: int | None) -> Expr:
         if not isinstance(coordinate, BlockedCoordinate):

@@ -182,10 +182,10 @@ class _Writer:
         if self.plan.reduced[-1]:
             body = self.across(runs, inner)
         else:
-            piece = Var("piece")
+            chunk = Var("piece")
             size = self.lanes * self.unroll
-            jobs.append((piece, over(plus(self.extents[-1], size - 1), size)))
-            body = self.pieces(runs, inner, piece)
+            jobs.append((chunk, over(plus(self.extents[-1], size - 1), size)))
+            body = self.chunked(runs, inner, chunk)
         return shared_loop(jobs, body)
 
     def nested(self, runs: Sequence[Var], inner: Sequence[int], body: Stmt, tag: str) -> Stmt:
@@ -212,22 +212,22 @@ class _Writer:
         store = self.finished((*places, Const(0)), total, None)
         return running.around(self.nested(runs, inner, vectors, ""), total, store)
 
-    def pieces(self, runs: Sequence[Var], inner: Sequence[int], piece: Var) -> Stmt:
+    def chunked(self, runs: Sequence[Var], inner: Sequence[int], chunk: Var) -> Stmt:
         """A few vectors of totals along the last run, which is kept."""
         size = self.lanes * self.unroll
         whole, rest = divmod(numbers(self.plan.axes.extents[-1:])[0], size)
-        parts = [self.totals(runs, inner, piece, size, "w")] if whole else []
-        parts += [self.totals(runs, inner, piece, rest, "l")] if rest else []
+        parts = [self.totals(runs, inner, chunk, size, "w")] if whole else []
+        parts += [self.totals(runs, inner, chunk, rest, "l")] if rest else []
         if len(parts) == 1:
             return parts[0]
-        return If(Compare(CompareKind.LESS, piece, Const(whole)), parts[0], parts[1])
+        return If(Compare(CompareKind.LESS, chunk, Const(whole)), parts[0], parts[1])
 
     def totals(
-        self, runs: Sequence[Var], inner: Sequence[int], piece: Var, count: int, tag: str
+        self, runs: Sequence[Var], inner: Sequence[int], chunk: Var, count: int, tag: str
     ) -> Stmt:
         slots = -(-count // self.lanes)
         running = Running(f"sums{tag}", self.kind, slots, self.lanes, self.dtype)
-        start = times(piece, self.lanes * self.unroll)
+        start = times(chunk, self.lanes * self.unroll)
         places = self.renamed(runs, inner, tag)
         spans = spans_of(count, self.lanes, tag, start, slots)
         adds = tuple(

@@ -1,4 +1,4 @@
-"""Loop nests in the making, and the nests of stages inside others: pieces of default schedules."""
+"""Loop nests in the making, and the nests of stages inside others: parts of default schedules."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class ExpressionSchedule:
     vectors: int = 2  # of a tile of sums, along the contiguous axis
     rows: int = 8  # of such a tile, at most
     dot_rows: tuple[int, int] = (2, 4)  # of a tile of sums whose lanes run along what is summed
-    piece: int = 32  # vectors of a contiguous axis that one turn of the shared loop does
-    transposed_piece: int = 4  # the same where operands are contiguous along another axis
-    row_piece: int = 4  # the same for reductions along another axis
-    enough_jobs: int = 16  # turns of the shared loop that will do for any number of threads
+    chunk: int = 32  # vectors of a contiguous axis that one iteration of the shared loop does
+    transposed_chunk: int = 4  # the same where operands are contiguous along another axis
+    row_chunk: int = 4  # the same for reductions along another axis
+    enough_jobs: int = 16  # iterations of the shared loop that suffice for any number of threads
 
     @staticmethod
     def of(target: Target) -> ExpressionSchedule:
@@ -254,14 +254,14 @@ def across_stages(
             Combine("lane"),
         ],
         totals: [
-            Interleave(axis, turns, turns_of(count, lanes)),
+            Interleave(axis, turns, totals_of(count, lanes)),
             *here,
             Reorder((*loops, "lane")),
             Vectorize("lane"),
         ],
         turns: [*here, Reorder((*loops, "turn", "lane")), Unroll("turn"), Vectorize("lane")],
     }
-    if turns_of(count, lanes) == 1:
+    if totals_of(count, lanes) == 1:
         stages[totals] = [*here, Reorder((*loops, "lane")), Vectorize("lane")]
         del stages[turns]
     if has_rest(count, lanes):
@@ -269,8 +269,8 @@ def across_stages(
     return stages
 
 
-def turns_of(count: Expr, lanes: int) -> int:
-    """How many vectors of totals take turns in a reduction of so many elements."""
+def totals_of(count: Expr, lanes: int) -> int:
+    """How many vectors of totals a reduction of so many elements alternates between."""
     if not isinstance(count, Const):
         return SEVERAL
     vectors = int(count.value) // lanes

@@ -39,7 +39,7 @@ from graft.backends.host.kernels.expression.stages import (
     places,
     row_factors,
     shares,
-    turned,
+    transposed_operands,
 )
 from graft.loop.ir import Const
 from graft.loop.regions import axis_extents
@@ -112,7 +112,9 @@ def _variant(results: Sequence[Tensor], target: Target, caution: Caution) -> Var
     stages = rewrite_stages(tensors, names, Schedule.of(plan))
     if caution is Caution.NONE and _is_symbolic(stages):
         for result in results:
-            packs = turned(stages[result.name], _inner_stages(stages, result.name, names))
+            packs = transposed_operands(
+                stages[result.name], _inner_stages(stages, result.name, names)
+            )
             plan |= {stage: [*plan.get(stage, []), pack] for stage, pack in packs.items()}
         stages = rewrite_stages(tensors, names, Schedule.of(plan))
     claimed: set[str] = set()
@@ -165,7 +167,7 @@ class _Root:
         self.wide = [axis for axis, count in enumerate(self.extents) if count > 1]
         self.lane_axis = self.wide[-1] if self.wide else None
         self.is_symbolic = _is_symbolic({one.name: one for one in (result, *inner)})
-        self.whole_axes: set[int] = set()  # of the result, that one turn does all of
+        self.whole_axes: set[int] = set()  # of the result, that one iteration does all of
         self.loops = Loops(careful=caution is Caution.ALL)
 
     def schedule(self) -> dict[str, Directives]:
@@ -209,17 +211,17 @@ class _Root:
         """No reduction: vectors along the contiguous axis, several in an iteration.
 
         Where operands are contiguous along another axis, that one is iterated over inside of a
-        short piece of the contiguous axis, so that each cache line is used up while it is there."""
+        short chunk of the contiguous axis, so that each cache line is used up while it is there."""
         loops, lane = self.loops, self.lane_axis
         across = None if self.inner else operand_axis(self.result, self.wide)
         loops.outer = [name for axis, name in enumerate(self.axes) if axis not in (lane, across)]
         lanes = self.lanes(self.result, *self.inner)
         if lane is not None:
-            piece = self.options.piece if across is None else self.options.transposed_piece
+            chunk = self.options.chunk if across is None else self.options.transposed_chunk
             if across is not None:  # lanes are read one by one, so that none should be read twice
                 count = self.extents[lane]
                 lanes = min(lanes, max(lanes // 2, 1), key=lambda n: -(-count // n) * n)
-            lanes = self.in_pieces(lane, lanes, piece)
+            lanes = self.in_chunks(lane, lanes, chunk)
         if across is not None and loops.outer:
             loops.serial.insert(0, self.axes[across])
         elif across is not None:  # the threads have nothing else to share
@@ -234,23 +236,23 @@ class _Root:
             plan[stage.name] = plain_stage(stage, site, box, lanes)
         return plan
 
-    def in_pieces(self, lane: int, lanes: int, vectors: int) -> int:
-        """An axis in pieces of some vectors: lanes of a vector."""
+    def in_chunks(self, lane: int, lanes: int, vectors: int) -> int:
+        """An axis in chunks of some vectors: lanes of a vector."""
         loops, name, whole = self.loops, self.axes[lane], self.result.shape[lane]
         if not isinstance(whole, Const):
             counted, vector = loops.split(name, lanes, whole)
-            outer, turn = f"{counted}_o", f"{counted}_i"
-            loops.splits.append(Split(counted, outer, turn, vectors))
+            outer, vector_index = f"{counted}_o", f"{counted}_i"
+            loops.splits.append(Split(counted, outer, vector_index, vectors))
             loops.marks.append(Vectorize(vector))
             loops.outer.append(outer)
-            loops.serial, loops.inner = [turn], [vector]
+            loops.serial, loops.inner = [vector_index], [vector]
             return lanes
-        count, piece = self.extents[lane], lanes * vectors
-        if count >= 2 * piece:  # pieces of one size, so that the last one repeats little
-            piece = lanes * -(-count // (lanes * -(-count // piece)))
-            outer, name = loops.split(name, piece, whole)
+        count, chunk = self.extents[lane], lanes * vectors
+        if count >= 2 * chunk:  # chunks of one size, so that the last one repeats little
+            chunk = lanes * -(-count // (lanes * -(-count // chunk)))
+            outer, name = loops.split(name, chunk, whole)
             loops.outer.append(outer)
-            count = piece
+            count = chunk
         lanes, _ = vectors_of(count, lanes, 1)
         *loops.serial, vector = loops.vectors(name, lanes, Const(count))
         loops.inner = [vector]
@@ -350,7 +352,7 @@ class _Root:
         loops, lanes = self.loops, self.lanes(self.result, *self.inner)
         factors = row_factors(self.result, self.inner, self.where)
         self.whole_axes = {axis for axis, factor in enumerate(factors) if not factor}
-        size: dict[int, int] = {}  # what one turn does of each axis
+        size: dict[int, int] = {}  # what one iteration does of each axis
         for axis, (name, factor) in enumerate(zip(self.axes, factors, strict=True)):
             size[axis] = self.row_size(axis, factor, lanes)
             inside = name
@@ -374,15 +376,15 @@ class _Root:
         return plan
 
     def row_size(self, axis: int, factor: int, lanes: int) -> int:
-        """How much of an axis one turn does; all of it, where it cannot be cut."""
+        """How much of an axis one iteration does; all of it, where it cannot be cut."""
         whole = self.extents[axis]
         if not factor:
             return whole
-        size = lanes * self.options.row_piece if axis == self.lane_axis else 1
+        size = lanes * self.options.row_chunk if axis == self.lane_axis else 1
         return min(whole, max(factor, size // factor * factor))
 
     def box(self, stage: Tensor, size: dict[int, int]) -> list[int]:
-        """What one turn of the shared loop needs of a stage."""
+        """What one iteration of the shared loop needs of a stage."""
         pairs = zip(self.where[stage.name], stage.shape, strict=True)
         return [
             extent(whole) if follows is None else max(1, size[follows.axis] // follows.factor)

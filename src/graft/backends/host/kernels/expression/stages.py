@@ -234,7 +234,7 @@ def operand_axis(result: Tensor, wide: Sequence[int]) -> int | None:
     return next(near, None)
 
 
-def turned(result: Tensor, stages: Sequence[Tensor]) -> dict[str, Pack]:
+def transposed_operands(result: Tensor, stages: Sequence[Tensor]) -> dict[str, Pack]:
     """Per stage the operand that is better copied first, with two of its dimensions changed.
 
     That is one of a sum of products, contiguous along what is summed and not along the result's
