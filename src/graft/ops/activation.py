@@ -1,4 +1,4 @@
-"""Activation functions that backends want whole: the relu family, gelu, softmax.
+"""Activation functions that are one operator, as backends have them: ReLUs, GELU, softmax.
 
 Types in: floats, for the relu family any number. Types out: the operand's type. NaN goes through
 all of them, and floats narrower than 32 bits are computed in float32.

@@ -1,8 +1,8 @@
 """Attention: scaled dot-product attention, and linear attention with a running state.
 
 Operands are 4-D, [batch, heads, length, size]. Keys and values may have fewer heads than queries:
-each of theirs then serves a group of neighbouring query heads. Whatever else a model wraps around
-attention (merged heads, a cache that grows) frontends compose from other operators.
+each of theirs then serves a group of neighbouring query heads (grouped-query attention). Frontends
+compose the rest (merged heads, growing caches) from other operators.
 """
 
 from __future__ import annotations

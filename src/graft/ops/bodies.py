@@ -1,7 +1,7 @@
 """What operators with nested graphs share: types seen from outside, checks, stacking, work.
 
-A nested graph's types speak in its own symbols. These functions tell which of them mean something
-outside, given the operands' types, so that a result's type says as much as can be known there.
+A nested graph's types contain its own symbols. From the types of the operands these functions
+derive which of them are bound outside, so that the types of results are as precise as possible.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Control flow: if, loop and scan, whose branches and bodies are nested graphs; and demands.
 
 Nested graphs are closed: what they read of the graph around them (their captures) are operands
-like any other and stand last. Result types come from the types that a body gives, told in the
-symbols of the operands; an extent that only the body knows is unknown outside. Running means
-evaluating the nested graph, as often as it takes. A `demand` is what is left of an `if` of which
+like any other and come last. Result types are those of a body's outputs, expressed in the symbols
+of the operands; an extent that only the body determines is unknown outside. The meaning evaluates
+the nested graph, once per iteration. A `demand` is an assertion: what is left of an `if` of which
 one branch certainly fails. A `composite` is several nodes as one, a fusion group, with its meaning
 as its body; a `region` is one that a backend other than the host compiles and runs.
 """

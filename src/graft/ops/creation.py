@@ -1,4 +1,4 @@
-"""Tensors from nothing, and what is known of a tensor without looking into it."""
+"""Constants, ranges and filled tensors; shapes of tensors as data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Convolution that reads its data at learned places between the elements.
+"""Deformable convolution: data are read at learned offsets, between elements.
 
 Data [batch, channels, height, width], an offset (down, then right) for every element of every
 window, the weight [outputs, channels / groups, ...] and optionally a factor (mask) per element
-enter; [batch, outputs, ...] leaves. Places between elements are interpolated bilinearly, with
+enter; [batch, outputs, ...] leaves. Positions between elements are interpolated bilinearly, with
 zeros all around the data.
 """
 

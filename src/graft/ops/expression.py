@@ -4,11 +4,9 @@ An operator's expression is a function of its attributes, of what it is to make 
 types of the results) and of its operands as tensors (None where one is left out). It gives one
 tensor per result, named after it and computed from the operands, by way of further tensors where it
 needs some (all of them named after it too, and none of them a result); or it says why it has none
-for these attributes. Tensors are
-row-major: their extents are those of the types. An extent is a dim: a number where it is known,
-else an expression over the kernel's scalars, which can be computed with and compared all the same.
-Whoever cannot do without a number asks for it with `numbers`, and has no expression where there is
-none.
+for these attributes. Tensors are row-major with the extents of the types. An extent is a dim: a
+number, or an index expression over the kernel's scalars. An expression that needs numbers asks for
+them with `numbers`, and is refused where extents are symbolic.
 
     @expresses("transpose")
     def _transpose(attrs, out, data): ...

@@ -1,10 +1,10 @@
-"""Indices that are data: what they point into, and which of them lie outside.
+"""Bounds of indices that are data: the axes they address, and their ranges.
 
 A node enters; out come the operands of it that are indices, with the axes that they have to lie in.
-`out_of_range` finds one that does not, so that compilers whose code cannot raise errors can put it
-beside such a node and look at its result. `IndexRanges` tells what integers can be, from the nodes
-that make them, so that nobody looks where none can lie outside: they were found by a search along
-the axis, counted up to its extent or brought within it.
+`out_of_range` finds one that does not: compilers whose code cannot raise errors emit it beside such
+a node and check its result. `IndexRanges` bounds integers by interval arithmetic over the nodes
+that compute them, so that the check is left out where no index can lie outside: they are results of
+a search along the axis, counted up to its extent or clamped to it.
 """
 
 from __future__ import annotations

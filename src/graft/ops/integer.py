@@ -1,8 +1,8 @@
 """Convolutions, dense layers and products of narrow integers, exactly summed in int32.
 
-Data of 8 bits less their zero point, which padding stands for too, times weights of 8 or 16 bits
-that have none; or bytes times bytes, as they are. Sums wrap around as int32 does. Scales are no
-business of these operators.
+Data of 8 bits less their zero point, which is also the value of padding, times weights of 8 or 16
+bits without a zero point; or bytes times bytes. Sums wrap around as int32 does. Scales are applied
+by other operators.
 """
 
 from __future__ import annotations

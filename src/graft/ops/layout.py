@@ -1,7 +1,7 @@
 """`layout_transform`: an image with its axes in another order, or its channels in blocks.
 
 Layouts are named as usual: `NCHW`, `NHWC`, and `NCHW16c` for [N, C / 16, H, W, 16]. Every change is
-a reshape, a transpose and a reshape, which is all there is to know about it.
+a reshape, a transpose and a reshape.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What compilers make of operators whose results have sizes that only data tell.
+"""Operators that compilers lower those with data-dependent result sizes to.
 
-A number becomes an extent, or says how much of a tensor is meant: native code finds the number,
-whoever runs the program takes it from there, and native code goes on with sizes that are known.
+Native code computes a result in memory for the largest possible size, and its actual size as a
+number. The runtime binds the number to an extent (`sized`, `trimmed`); later kernels use that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Feature preparation: looking labels up, and maps to and from tensors.
 
-A map is a `dict` at run time. What becomes of one is a row, `[1, columns]`, so that what follows
-takes it for a batch of one sample.
+A map is a `dict` at run time. As a tensor it is a row, `[1, columns]`: a batch of one sample.
 """
 
 from __future__ import annotations

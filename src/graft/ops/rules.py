@@ -1,4 +1,4 @@
-"""What type rules share: checks with readable errors, broadcasting, axes."""
+"""How operators are defined, and what type rules share: checks, broadcasting, axes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Finding elements: the largest, the non-zero, the distinct.
 
 The order is NumPy's: NaN comes after every number, and lower positions come first among equals.
-How much is found is data, so extents come out unknown.
+The number of results depends on the data, so their extents are unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One ONNX node on its way into the graph: what a lowering sees.
+"""The interface of lowerings: one ONNX node, its operands and attributes.
 
 A lowering reads operands and attributes from the `Call` and emits Graft operators through it.
 """

@@ -1,4 +1,4 @@
-"""ONNX model -> Graph: the way in.
+"""ONNX model -> Graph.
 
 Reads the model, makes its inputs typed values and its initialisers constants, and lowers node by
 node. What comes out is a verified-by-construction graph whose nodes remember their ONNX names.

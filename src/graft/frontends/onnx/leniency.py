@@ -1,4 +1,4 @@
-"""What breaks ONNX's rules and is put up with, as ONNX Runtime does, with a warning.
+"""Violations of ONNX's rules that are tolerated with a warning, as ONNX Runtime does.
 
 In go the errors that a strict import would raise; out comes one warning per kind of mistake, with
 the first node that has it and the number of the others.
@@ -20,7 +20,7 @@ class Leniency:
     locations: dict[str, dict[Location, None]] = field(default_factory=dict)  # by message
 
     def allow(self, error: UserError, consequence: str) -> None:
-        """Raise the error if strict; else note it, and what is done instead."""
+        """Raise the error if strict; else record it, and what is done instead."""
         if self.strict:
             raise error
         noted = self.locations.setdefault(f"{error.message}; {consequence}", {})

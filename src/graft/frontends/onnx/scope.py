@@ -1,7 +1,7 @@
-"""Names and what they stand for while an ONNX graph, body or function is imported.
+"""Scopes: what names refer to while an ONNX graph, body or function is imported.
 
 A `Scope` lowers nodes one after the other into its builder. A body's scope has a parent: a name
-that is found there becomes an input of the body (or a copy, for a constant), so that the nested
+defined there becomes an input of the body (or a copy, for a constant), so that the nested
 graph is closed; the values captured on the way are what the body's caller has to pass. Functions
 are inlined: a function's scope knows the values it was called with, and nothing else of its caller
 but what the graphs among its attributes refer to.

@@ -2,11 +2,11 @@
 
 In goes a `TensorProto`; out comes a read-only array. Its elements lie in the tensor itself, in the
 model's own file (see `wire`) or in a file beside it. Files are memory-mapped, each once, and arrays
-are views of them: a weight that nobody looks at is never read.
+are views of them: a weight that is never used is never read.
 
-Two kinds of tensors are copied, once, when they are asked for: those whose place in the file does
-not suit their element type (reading them in place would be slow everywhere), and those packed more
-than one to the byte. A mapped file must not be cut short while its arrays are in use.
+Two kinds of tensors are copied, once, on first use: those at offsets that are not aligned for their
+element type, and those packed more than one to the byte. A mapped file must not be truncated while
+its arrays are in use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Activation functions: the relu family, sigmoid-like gates, softmax.
 
-What backends want whole becomes one operator of the `activation` family; the others are composed
+Those that backends have kernels for become one operator; the others are composed
 of elementwise arithmetic, by formulas that neither overflow nor lose NaN.
 """
 

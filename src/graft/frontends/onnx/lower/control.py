@@ -1,7 +1,7 @@
 """Control flow: If, Loop and Scan.
 
 Their graphs are imported as bodies that get everything through inputs. A value that a loop carries
-may change its shape from turn to turn; the body is then imported again with a more general type,
+may change its shape between iterations; the body is then imported again with a more general type,
 until the types that go in cover those that come out.
 """
 

@@ -1,4 +1,4 @@
-"""Constants, shapes, ranges, and operators that hand their operand on."""
+"""Constants, shapes, ranges, and operators that are the identity."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sequences and optional values.
 
-Where it is known which values a sequence is made of, operators on it give those values at once:
-lists that a model only uses to hand tensors around melt away, and so do optional values.
+Where the elements of a sequence are known at import, operators on it are resolved to them, so that
+sequences and optionals that only pass tensors along disappear.
 """
 
 from __future__ import annotations

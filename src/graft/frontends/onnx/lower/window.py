@@ -1,8 +1,8 @@
-"""What convolution and pooling share on their way in: spatial ranks, steps and automatic padding.
+"""What the lowerings of convolution and pooling share: spatial ranks, strides, automatic padding.
 
-Padding that `auto_pad` leaves to the data's extents becomes an attribute over dims where the
-graph's inputs decide those extents. Where only data decide them, the data is padded beforehand by
-an `nn.pad` that works its widths out at run time.
+Padding that `auto_pad` derives from extents becomes an attribute over dims where the graph's inputs
+bind them. Where extents depend on data, an `nn.pad` whose widths are computed at run time precedes
+the operator.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """How the operators of `com.microsoft` are declared: operands, attributes, and shared lowerings.
 
-ONNX has no schemas of that domain, so each lowering says itself which operands and attributes its
-operator has; anything else in a node is told instead of being overlooked. Many of these
-operators are one of ONNX's own with something added: `main` lowers that part as ONNX's lowering
-does, at a fixed version of its rules.
+ONNX has no schemas of that domain, so each lowering declares the operands and attributes of its
+operator; others are reported. Many of these operators are one of ONNX's own with something added:
+`main` lowers that part as ONNX's lowering does, at a fixed opset.
 """
 
 from __future__ import annotations

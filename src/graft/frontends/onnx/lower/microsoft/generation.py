@@ -1,4 +1,4 @@
-"""What language models that generate use: rotary embedding, and attention over a growing cache."""
+"""Operators of generative language models: rotary embedding, attention over a growing cache."""
 
 from __future__ import annotations
 

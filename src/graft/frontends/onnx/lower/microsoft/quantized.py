@@ -1,7 +1,7 @@
-"""Operators from narrow integers to narrow integers: what they stand for, computed, quantised.
+"""Operators on quantised tensors: dequantise, compute, quantise.
 
-Each becomes dequantisation, the plain operator and quantisation, which is the form that quantised
-models without fused operators have; whatever makes integer arithmetic of that serves these too.
+That is the form that quantised models without fused operators have, so the passes that turn it into
+integer arithmetic serve both.
 """
 
 from __future__ import annotations
