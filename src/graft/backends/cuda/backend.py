@@ -15,9 +15,9 @@ from graft.byoc.contract import Backend, Limits, Match, PatternTable
 from graft.byoc.executable import Accuracy, Settings
 from graft.byoc.formats.operands import unfit
 from graft.ir.graph import Graph, Node
-from graft.ir.op import OPS
 from graft.loop.errors import LoopError
 from graft.loop.tensor import placeholder
+from graft.ops import OPS
 from graft.ops.expression import Unexpressed, express
 from graft.rewrite.pattern import Pattern, is_op, wildcard
 from graft.rewrite.rule import Refusal
