@@ -15,7 +15,14 @@ from pathlib import Path
 
 from benchmarks.harness import Benchmark, Json, Record, Section
 from benchmarks.pages import MODELS, heading, text_table
-from benchmarks.predict.kernels import FINDING, NEGLIGIBLE, Prediction, predict, static_graph
+from benchmarks.predict.kernels import (
+    FINDING,
+    NEGLIGIBLE,
+    RUNS,
+    Prediction,
+    predict,
+    static_graph,
+)
 from graft.target.target import HOST, named_target
 
 MACHINES = ("icelake-server", "sapphirerapids", "znver3", "znver4", "neoverse-v1")
@@ -85,7 +92,8 @@ def _page(models: Mapping[str, By], record: Record) -> Iterator[str]:
     )
     for model, by in models.items():
         yield from heading(f"{model}: measured on this machine")
-        yield f"{record.made.machine}, {record.made.date}, best of 25 runs per call."
+        load = "" if record.made.load is None else f", load average {record.made.load:.1f}"
+        yield f"{record.made.machine}, {record.made.date}{load}, best of {RUNS} runs per call."
         yield ""
         yield from text_table(
             ["kernel", "calls", "measured µs", "bound µs", "share", "GFLOP/s"],
