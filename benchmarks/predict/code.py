@@ -43,7 +43,7 @@ _MEMORY_X86 = re.compile(r"\(%\w+|\(,%\w+|%rip\)")
 _SPILL = re.compile(r"\(%rsp\).*%[xyz]mm|%[xyz]mm.*\(%rsp\)|\b[qv]\d+.*\[sp")
 # LLVM's Zen 4 has the arithmetic units broadcast what is loaded; the load units do. Its Skylake
 # has loads of whole vectors take two operations; they are one, as this one is (uops.info).
-_BROADCAST = re.compile(r"^vbroadcastss\t(.*\)), %zmm(\d+)")
+_BROADCAST = re.compile(r"^vbroadcastss\t(.*\)), %[yz]mm(\d+)")
 _LOAD = re.compile(r"^v(?:broadcastss|movaps|movups)\t(.*\)), %zmm(\d+)")
 _VECTOR_X86 = re.compile(r"%[xyz]mm\d+")
 
