@@ -58,8 +58,8 @@ USUAL = (
 
 def benchmark_named(name: str) -> Benchmark:
     module = import_module(f"benchmarks.{MODULES[name]}")
-    (found,) = (one for one in module.BENCHMARKS if one.name == name)
-    return found
+    (result,) = (one for one in module.BENCHMARKS if one.name == name)
+    return result
 
 
 def main(arguments: Sequence[str]) -> int:

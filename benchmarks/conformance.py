@@ -82,21 +82,21 @@ def host_results(names: list[str]) -> Outcome:
 
 def results() -> Outcome:
     """Every case's outcome on the reference backend."""
-    found = {}
+    result = {}
     for number, case in enumerate(all_cases(OnReference)):
-        found[case.name] = why_not(case)
+        result[case.name] = why_not(case)
         if sys.stderr.isatty() and number % 50 == 0:
             print(f"\r{number} cases", end="", file=sys.stderr)
-    return found
+    return result
 
 
 def opsets() -> dict[Operator, list[int]]:
     """The opset versions in which each operator appeared or changed."""
-    found: dict[Operator, list[int]] = collections.defaultdict(list)
+    result: dict[Operator, list[int]] = collections.defaultdict(list)
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain != TRAINING:
-            found[schema.domain, schema.name].append(schema.since_version)
-    return found
+            result[schema.domain, schema.name].append(schema.since_version)
+    return result
 
 
 def how_imported(operator: Operator, version: int) -> str:

@@ -68,8 +68,8 @@ class Network:
         scores = self("MatMul", query, self("Transpose", key, perm=[0, 1, 3, 2]))
         root = self.constant(np.float32(math.sqrt(self.width // self.heads)))
         scores = self("Add", self("Div", scores, root), hidden)
-        found = self("MatMul", self("Softmax", scores, axis=-1), value)
-        together = self("Transpose", found, perm=[0, 2, 1, 3])
+        result = self("MatMul", self("Softmax", scores, axis=-1), value)
+        together = self("Transpose", result, perm=[0, 2, 1, 3])
         flat = self("Reshape", together, self.constant(np.array([0, 0, self.width])))
         return self.linear(flat, self.width, self.width)
 

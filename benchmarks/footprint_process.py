@@ -94,11 +94,11 @@ def _status(field: str) -> int:
 def main() -> None:
     kind, *rest = sys.argv[1:]
     if kind == "import":
-        found = imported_alone()
+        result = imported_alone()
     else:
         model, feeds, threads = rest
-        found = started(kind, model, feeds, int(threads))
-    print(json.dumps(found))
+        result = started(kind, model, feeds, int(threads))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -98,12 +98,12 @@ def _package_row(name: str, before: tuple[int, int], now: tuple[int, int]) -> Se
 
 def backends(folder: Path) -> dict[str, int]:
     """Lines of each grafted backend, whose files are those of its folder."""
-    found = {}
+    result = {}
     for path in sorted(folder.iterdir()):
         if path.is_dir() and path.name not in _OWN and (path / "backend.py").is_file():
             files = (file.read_text(encoding="utf-8") for file in sorted(path.rglob("*.py")))
-            found[path.name] = sum(code_lines(text) for text in files)
-    return found
+            result[path.name] = sum(code_lines(text) for text in files)
+    return result
 
 
 def code_lines(text: str) -> int:
@@ -116,14 +116,14 @@ def code_lines(text: str) -> int:
 
 
 def _docstring_lines(text: str) -> set[int]:
-    found: set[int] = set()
+    result: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if ast.get_docstring(node, clean=False) is not None:
             first = node.body[0]
-            found.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
-    return found
+            result.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return result
 
 
 def report(found: Mapping[str, int]) -> list[str]:

@@ -135,8 +135,8 @@ def speedup_text(row: Row) -> str:
 
 def geometric_mean(rows: Sequence[Row]) -> float | None:
     """Of the networks' speed-ups."""
-    found = [one for row in rows if (one := row.speedup()) is not None]
-    return prod(found) ** (1 / len(found)) if found else None
+    result = [one for row in rows if (one := row.speedup()) is not None]
+    return prod(result) ** (1 / len(result)) if result else None
 
 
 def summary(rows: Sequence[Row]) -> list[str]:

@@ -21,13 +21,13 @@ def _call(*types: str, **attrs: Any) -> Example:
 
 def _ranked(stem: str, *types: str, suffix: str = "d", **attrs: Any) -> dict[str, Example]:
     """The same for one to three spatial axes; `S` stands for these axes, `K` for a window's."""
-    found = {}
+    result = {}
     for rank in (1, 2, 3):
         axes = {"S": ", ".join("dhw"[3 - rank :]), "K": ", ".join("3" * rank)}
         shown = [type_.replace("S", axes["S"]).replace("K", axes["K"]) for type_ in types]
         own = {name: (value,) * rank for name, value in attrs.items()}
-        found[f"{stem}{rank}{suffix}"] = _call(*shown, **own)
-    return found
+        result[f"{stem}{rank}{suffix}"] = _call(*shown, **own)
+    return result
 
 
 _CHANNELS = ("float32[16]",) * 2

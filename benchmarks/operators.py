@@ -154,13 +154,13 @@ def _type(text: str) -> Type:
 
 def onnx_sources() -> dict[str, list[str]]:
     """By operator the ONNX operators whose lowering names it, those that name no other first."""
-    found: dict[str, list[tuple[int, str]]] = {}
+    result: dict[str, list[tuple[int, str]]] = {}
     for key in LOWERINGS:
         named = _Mentions(key).of(LOWERINGS.get(key))
         for name in named:
             rank = 0 if len(named) == 1 else 1 if "::" not in key else 2
-            found.setdefault(name, []).append((rank, key.replace("::", ".")))
-    return {name: [key for _, key in sorted(keys)] for name, keys in found.items()}
+            result.setdefault(name, []).append((rank, key.replace("::", ".")))
+    return {name: [key for _, key in sorted(keys)] for name, keys in result.items()}
 
 
 class _Mentions:
@@ -177,17 +177,17 @@ class _Mentions:
         if not function.__module__.startswith(LOWERED_IN):
             return set()
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        found = {
+        result = {
             name for text in _patterns(tree, self._kind) for name in OPS if re.fullmatch(text, name)
         }
         for cell in function.__closure__ or ():
             held = cell.cell_contents
-            found |= {held} & set(OPS) if isinstance(held, str) else self.of(held)
+            result |= {held} & set(OPS) if isinstance(held, str) else self.of(held)
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
                 held = function.__globals__.get(node.id)
-                found |= self._table(held) if isinstance(held, Mapping) else self.of(held)
-        return found
+                result |= self._table(held) if isinstance(held, Mapping) else self.of(held)
+        return result
 
     def _table(self, table: Mapping[Any, Any]) -> set[str]:
         """What a table has for this ONNX operator."""

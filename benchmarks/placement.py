@@ -94,15 +94,15 @@ def placed(network: str, graph: Graph) -> Placed:
     host = own_backend(HOME)
     pricing = Pricing(host, host.time_groups(graph, samples(graph)), store=None)
     start = time.perf_counter()
-    found = partition(graph, [own_backend("simnpu")], pricing, PartitionOptions())
+    placed = partition(graph, [own_backend("simnpu")], pricing, PartitionOptions())
     took = time.perf_counter() - start
-    choices = {**found.alternatives, "exact": found.choice}
+    choices = {**placed.alternatives, "exact": placed.choice}
     return Placed(
         network,
-        len(found.found.nodes),
+        len(placed.found.nodes),
         choices["host-only"].seconds,
-        tuple(_scheme(found, choices[name]) for name in SCHEMES),
-        found.choice.gap,
+        tuple(_scheme(placed, choices[name]) for name in SCHEMES),
+        placed.choice.gap,
         took,
     )
 

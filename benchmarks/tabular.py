@@ -110,8 +110,8 @@ def compare(name: str, own: list[Any], peer: list[Any]) -> None:
         if [row.keys() for row in own] != [row.keys() for row in peer]:
             raise SystemExit(f"{name}: other keys than ONNX Runtime's")
         own, peer = ([[*row.values()] for row in rows] for rows in (own, peer))
-    found, expected = (_array(side) for side in (own, peer))
-    difference = compare_arrays(found, expected, Bound(of_largest=_CLOSE))
+    result, expected = (_array(side) for side in (own, peer))
+    difference = compare_arrays(result, expected, Bound(of_largest=_CLOSE))
     others = 0.0 if difference.is_float else _OTHER_LABELS * difference.size
     if difference.problem or difference.mismatches > others:
         words = difference.words("ONNX Runtime's")

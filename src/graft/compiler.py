@@ -123,8 +123,8 @@ def compile_options(
     rest = [name for name in dict.fromkeys(names) if name not in (HOME, REFERENCE)]
     if not rest or REFERENCE in names:  # looking for backends takes longer than a small model
         return options
-    found, deadline = find_backends(), options.policy.deadline or DEADLINE
-    chosen = (isolated(backend_named(name, found), isolation, deadline) for name in rest)
+    result, deadline = find_backends(), options.policy.deadline or DEADLINE
+    chosen = (isolated(backend_named(name, result), isolation, deadline) for name in rest)
     return replace(options, accelerators=tuple(chosen))
 
 

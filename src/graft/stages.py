@@ -172,8 +172,8 @@ def place(optimized: Optimized, options: CompileOptions) -> Placed:
     graph = duplicate_dequantize(optimized.graph)
     if options.plan is not None:
         return Placed(graph, backends, read_plan(options.plan))
-    found = partition_graph(graph, options)
-    return Placed(graph, backends, found.plan, found, _rivals(found, options))
+    result = partition_graph(graph, options)
+    return Placed(graph, backends, result.plan, result, _rivals(result, options))
 
 
 def _rivals(found: Partition, options: CompileOptions) -> tuple[Plan, ...]:

@@ -16,6 +16,7 @@ from graft.backends.simnpu.backend import SimNpu
 from graft.byoc.candidates import find_candidates
 from graft.byoc.choose import choose
 from graft.byoc.greedy import greedy, host_only
+from graft.byoc.memory import peaks
 from graft.byoc.place import placement_of
 from graft.byoc.price import Pricing, price_all
 from graft.byoc.problem import Flow, Option, Problem, Site, bill, site_of
@@ -98,6 +99,48 @@ def test_known_choices_do_not_change_the_price(seed: int) -> None:
 def test_the_same_every_time(seed: int) -> None:
     problem = random_problem(seed)
     assert choose(problem) == choose(problem)
+
+
+def residual_blocks(blocks: int, share: float) -> Problem:
+    """Blocks of three layers and an addition for a device of its own memory, which holds a share of
+    the constants."""
+    flows, options, held = [], [], []
+    values: list[tuple[int | None, int, list[int]]] = [(None, 600, [])]  # producer, size, consumers
+
+    def node(inputs: list[int], size: int, constants: int, seconds: float) -> int:
+        number = len(held)
+        for value in inputs:
+            values[value][2].append(number)
+        held.append(constants)
+        options.extend((Option(0, (number,), 5 * seconds), Option(1, (number,), seconds)))
+        values.append((number, size, []))
+        return len(values) - 1
+
+    last = 0
+    for block in range(blocks):
+        size, constants = 3200 >> block // 2, 40 << block // 2
+        layers = [node([last], size, constants, 2e-4)]
+        for layer in (1, 2):
+            layers.append(node([layers[-1]], size, constants, (20 + block + layer) * 1e-5))
+        last = node([layers[-1], last if block % 2 else layers[0]], size, 0, 4e-5)
+    for number, (producer, size, consumers) in enumerate(values):
+        seconds = 0.0, 1e-5 + size * 2e-6
+        leaves = number == last
+        flows.append(Flow(producer, tuple(consumers), seconds, seconds, leaves, (size, size)))
+    capacity = int(sum(held) * share) + 2 * 3200
+    sites = Site("host"), Site("acc", 7e-5, 1, capacity, "card")
+    return Problem(sites, len(held), tuple(options), tuple(flows), tuple(held))
+
+
+def test_less_memory_than_regions_need_is_proven() -> None:
+    seconds = []
+    for share in (0.3, 0.6, 0.9):
+        problem = residual_blocks(5, share)
+        found = choose(problem, time_limit=600.0)
+        assert found.proven
+        assert all(peak.fits for peak in peaks(problem, found.options, found.stages))
+        seconds.append(found.seconds)
+    assert seconds == sorted(seconds, reverse=True)
 
 
 def raw_faster_rcnn(models_dir: Path) -> Problem:

@@ -79,11 +79,11 @@ class Candidates:
     @cached_property
     def of_node(self) -> Mapping[Node, tuple[Candidate, ...]]:
         """Per node, the candidates that it is part of."""
-        found: dict[Node, list[Candidate]] = {node: [] for node in self.nodes}
+        result: dict[Node, list[Candidate]] = {node: [] for node in self.nodes}
         for candidate in self.candidates:
             for node in candidate.nodes:
-                found[node].append(candidate)
-        return {node: tuple(own) for node, own in found.items()}
+                result[node].append(candidate)
+        return {node: tuple(own) for node, own in result.items()}
 
 
 def placeable(graph: Graph) -> tuple[Node, ...]:
@@ -168,10 +168,10 @@ class _Finder:
     def all_matches(self, backend: Backend, entry: Entry, node: Node) -> Iterator[Matched]:
         """The matches of one pattern at one node, up to the limit."""
         for value in node.outputs:
-            found = matches(entry.formula.pattern, value, self.graph.producers.get)
+            result = matches(entry.formula.pattern, value, self.graph.producers.get)
             with _matching(backend, entry, node):
-                yield from islice(found, MOST_MATCHES)
-                more = next(found, None) is not None
+                yield from islice(result, MOST_MATCHES)
+                more = next(result, None) is not None
             if more:
                 self.limits_hit.append(
                     f"'{entry.name}' of {backend.name} matches at %{value.name} in more than"
@@ -216,15 +216,15 @@ class _Finder:
         """See `Match.operands`. An operator with open operands stands for all that it reads from
         outside of the match."""
         inside = {value for node in nodes for value in node.outputs}
-        found: list[Value | None] = []
+        result: list[Value | None] = []
         for leaf in entry.leaves:
             value = matched.bound.get(leaf)
             if not isinstance(leaf, OpIs):
-                found.append(value)
+                result.append(value)
             elif value is not None:
                 read = self.graph.producers[value].inputs
-                found += [operand for operand in read if operand not in inside]
-        return tuple(found)
+                result += [operand for operand in read if operand not in inside]
+        return tuple(result)
 
     def take(
         self,
@@ -341,7 +341,7 @@ Units = Mapping[Node, frozenset[Node]]
 
 def units_of(graph: Graph) -> Units:
     """The unit of every node that is in one."""
-    found: dict[Node, set[Node]] = {}
+    result: dict[Node, set[Node]] = {}
     for node in graph.nodes:
         if node.op.name in (QUANTIZE, DEQUANTIZE, "constant"):
             continue
@@ -352,9 +352,9 @@ def units_of(graph: Graph) -> Units:
             members.update(dequantized(member, graph))
         if len(members) > 1:
             for member in tuple(members):
-                members |= found.get(member, set())
-            found.update(dict.fromkeys(members, members))
-    return {node: frozenset(members) for node, members in found.items()}
+                members |= result.get(member, set())
+            result.update(dict.fromkeys(members, members))
+    return {node: frozenset(members) for node, members in result.items()}
 
 
 def dequantized(node: Node, graph: Graph) -> list[Node]:

@@ -362,9 +362,9 @@ def _obstacles(nodes: Sequence[NodeFacts]) -> list[Obstacle]:
         for backend in {refused.backend for refused in node.refusals} - able:
             reason = next(r.reason for r in node.refusals if r.backend == backend)
             counts[backend, node.op, reason].append(seconds)
-    found = [Obstacle(*key, len(times), sum(times)) for key, times in counts.items()]
-    found.sort(key=lambda item: (-item.seconds, item.backend, item.op, item.reason))
-    return found[:_MOST_OBSTACLES]
+    result = [Obstacle(*key, len(times), sum(times)) for key, times in counts.items()]
+    result.sort(key=lambda item: (-item.seconds, item.backend, item.op, item.reason))
+    return result[:_MOST_OBSTACLES]
 
 
 def nodes_like(explanation: Explanation, name: str) -> list[NodeFacts]:

@@ -56,17 +56,17 @@ def layout(count: int, edges: Sequence[Edge]) -> Layout:
 def layers(count: int, edges: Sequence[Edge]) -> list[int]:
     """Each node one layer below the lowest that it reads from; what reads nothing stands just
     above its first reader."""
-    found = [0] * count
+    result = [0] * count
     readers: dict[int, list[int]] = {}
     reads = [False] * count
     for before, after in sorted(edges, key=lambda edge: edge[1]):
-        found[after] = max(found[after], found[before] + 1)
+        result[after] = max(result[after], result[before] + 1)
         readers.setdefault(before, []).append(after)
         reads[after] = True
     for node in range(count):
         if not reads[node] and node in readers:
-            found[node] = max(0, min(found[reader] for reader in readers[node]) - 1)
-    return found
+            result[node] = max(0, min(result[reader] for reader in readers[node]) - 1)
+    return result
 
 
 class _Drawing:

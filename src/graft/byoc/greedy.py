@@ -95,8 +95,8 @@ def pruned(problem: Problem, start: Choice, keeps: Callable[[Sequence[int]], boo
         if node not in dropped
     }
     options = _covered(problem, kept, [HOST])
-    found = None if options is None else _staged(problem, options, "greedy+prune")
-    return found or replace(start, method="greedy+prune")
+    result = None if options is None else _staged(problem, options, "greedy+prune")
+    return result or replace(start, method="greedy+prune")
 
 
 def _covered(

@@ -191,11 +191,11 @@ def static_shape(value: Value) -> tuple[int, ...]:
 def samples(graph: Graph, seed: int = 0) -> list[Array]:
     """Plausible data for the inputs of a graph; indices lie inside of what they point into."""
     limits = index_limits(graph)
-    found: list[Array] = []
+    result: list[Array] = []
     for position, value in enumerate(graph.inputs):
         extents = map(number, limits.get(value, ()))
-        found.append(sample(value, seed + position, max(min(_BELOW, *extents, _BELOW), 1)))
-    return found
+        result.append(sample(value, seed + position, max(min(_BELOW, *extents, _BELOW), 1)))
+    return result
 
 
 def sample(value: Value, seed: int, below: int = _BELOW) -> Array:

@@ -68,13 +68,13 @@ def spaces_of(problem: Problem) -> list[Space]:
     by_name: dict[str, list[int]] = {}
     for number, site in enumerate(problem.sites[1:], 1):
         by_name.setdefault(site.space or f"\0{number}", []).append(number)
-    found = []
+    result = []
     for sites in by_name.values():
         first = problem.sites[sites[0]]
         limits = [problem.sites[s].capacity for s in sites]
         least = min((limit for limit in limits if limit is not None), default=None)
-        found.append(Space(first.space or first.name, tuple(sites), least, bool(first.space)))
-    return found
+        result.append(Space(first.space or first.name, tuple(sites), least, bool(first.space)))
+    return result
 
 
 def peaks(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> list[Peak]:

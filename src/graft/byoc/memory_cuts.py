@@ -153,22 +153,22 @@ class _Region:
         return plus(terms)
 
     def path(self, node: int) -> list[int]:
-        found = [node]
-        while found[-1] != self.peak.node:
-            found.append(self.paths[found[-1]])
-        return found
+        result = [node]
+        while result[-1] != self.peak.node:
+            result.append(self.paths[result[-1]])
+        return result
 
     @cached_property
     def paths(self) -> dict[int, int]:
         """The nodes of the region that edges within it connect to the one at the peak, each with
         the next one on a shortest path there."""
-        found, queue = {self.peak.node: self.peak.node}, [self.peak.node]
+        result, queue = {self.peak.node: self.peak.node}, [self.peak.node]
         for node in queue:
             for other in self.problem.neighbours[node]:
-                if other not in found and self.stages[other] == self.stage:
-                    found[other] = node
+                if other not in result and self.stages[other] == self.stage:
+                    result[other] = node
                     queue.append(other)
-        return found
+        return result
 
     @cached_property
     def before(self) -> frozenset[int]:
@@ -180,14 +180,14 @@ class _Region:
 
     def _reached(self, forwards: bool) -> frozenset[int]:
         """The nodes that the one at the peak waits for, or that wait for it."""
-        found, stack = {self.peak.node}, [self.peak.node]
+        result, stack = {self.peak.node}, [self.peak.node]
         while stack:
             node = stack.pop()
             for other in self.problem.neighbours[node]:
-                if (other > node) == forwards and other not in found:
-                    found.add(other)
+                if (other > node) == forwards and other not in result:
+                    result.add(other)
                     stack.append(other)
-        return frozenset(found - {self.peak.node})
+        return frozenset(result - {self.peak.node})
 
 
 class StageCuts:

@@ -267,7 +267,7 @@ def open_stages(problem: Problem, rounds: int) -> list[list[int]]:
     """Per node the stages it may be in, given what comes before and after; none where rounds are
     too few."""
     count = len(problem.sites)
-    sites = [sorted({problem.options[o].site for o in found}) for found in problem.covering]
+    sites = [sorted({problem.options[o].site for o in result}) for result in problem.covering]
     stages = [[r * count + s for r in range(rounds) for s in own] for own in sites]
     for before, after in sorted(problem.edges):
         kept = stages[after][bisect_left(stages[after], stages[before][0]) :]

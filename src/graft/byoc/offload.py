@@ -171,5 +171,5 @@ class Attachments:
                 backend.isolation,
             )
 
-        found = {name: [stored(one) for one in own] for name, own in self.regions.items() if own}
-        return region_blobs(found, codes, self.policy)
+        result = {name: [stored(one) for one in own] for name, own in self.regions.items() if own}
+        return region_blobs(result, codes, self.policy)

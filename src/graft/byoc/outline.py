@@ -26,8 +26,8 @@ def outline(graph: Graph, regions: Sequence[tuple[str, Sequence[Node]]]) -> Grap
     # first everything else that can run, then the next region: a plan's order where that is one
     rank = {node: number for number, node in enumerate((*units, *planned))}
     order = [node for node in _in_order(units, rank) if node.op.name == "region"]
-    found = _in_order(units, {node: number for number, node in enumerate(units)}, order)
-    return replace(graph, nodes=tuple(found))
+    result = _in_order(units, {node: number for number, node in enumerate(units)}, order)
+    return replace(graph, nodes=tuple(result))
 
 
 def region_label(backend: str, number: int) -> str:
@@ -58,15 +58,15 @@ def _in_order(
             users.setdefault(source, []).append(node)
     ready = [(rank[node], node) for node, sources in waits.items() if not sources]
     heapify(ready)
-    found: list[Node] = []
+    result: list[Node] = []
     while ready:
         _, node = heappop(ready)
-        found.append(node)
+        result.append(node)
         for user in users.get(node, ()):
             waits[user].discard(node)
             if not waits[user]:
                 heappush(ready, (rank[user], user))
-    if len(found) < len(nodes):
-        stuck = next(node for node in nodes if node not in set(found))
+    if len(result) < len(nodes):
+        stuck = next(node for node in nodes if node not in set(result))
         raise UserError(f"the regions wait for each other at %{stuck.output.name}")
-    return found
+    return result

@@ -67,10 +67,10 @@ def partition(
 ) -> Partition:
     """Find candidates, price them, choose; then measure chosen regions as a whole and choose again,
     until the choice stays the same. What is cheapest by what whole regions take is the plan."""
-    found, prices = _priced(graph, backends, pricing, options)
-    if found.limits_hit:
-        warnings.warn(_limited(found.limits_hit), RegionWarning, stacklevel=2)
-    wholes = _Wholes(placement_of(found, prices, backends, pricing.host.limits), pricing)
+    result, prices = _priced(graph, backends, pricing, options)
+    if result.limits_hit:
+        warnings.warn(_limited(result.limits_hit), RegionWarning, stacklevel=2)
+    wholes = _Wholes(placement_of(result, prices, backends, pricing.host.limits), pricing)
     alternatives = other_choices(wholes.placement, options)
     choice, tried = _settled(wholes, prices, alternatives, options)
     best = min((choice, *tried, *alternatives.values()), key=wholes.seconds)
@@ -78,7 +78,7 @@ def partition(
     # what is proven is proven at the prices that the plan shows
     known = repriced(placement.problem, best)
     bound = min(_chosen(placement, [known], options).bound, known.seconds)
-    method = LIMITED if found.limits_hit else choice.method
+    method = LIMITED if result.limits_hit else choice.method
     final = replace(known, bound=bound, method=method)
     others = {
         name: replace(other, seconds=wholes.seconds(other))
@@ -95,15 +95,15 @@ def _priced(
     pins, names = options.pins, [backend.name for backend in backends]
     _check_pins(pins, placeable(graph), names)
     while True:
-        found = find_candidates(graph, backends, pins)
-        prices = price_all(found, backends, pricing)
-        oversized = too_large(found, prices.costs, backends)
+        result = find_candidates(graph, backends, pins)
+        prices = price_all(result, backends, pricing)
+        oversized = too_large(result, prices.costs, backends)
         costs = {one: cost for one, cost in prices.costs.items() if one not in oversized}
-        found = _with_refusals(found, oversized)
-        left = unplaced(found, costs)
+        result = _with_refusals(result, oversized)
+        left = unplaced(result, costs)
         if not left:
-            return found, costs
-        why = why_unplaced(left[0], found, {**prices.failures, **oversized}, names, pins)
+            return result, costs
+        why = why_unplaced(left[0], result, {**prices.failures, **oversized}, names, pins)
         message = f"%{left[0].output.name} ({left[0].op.name}): {why}"
         if not options.releases:
             raise UserError(
@@ -230,14 +230,14 @@ def other_choices(placement: Placement, options: PartitionOptions) -> dict[str, 
     problem = placement.problem
     nodes = placement.found.nodes
     macs = [node_work(node).macs for node in nodes]
-    found = {"host-only": host_only(problem), "greedy": greedy(problem)}
-    if found["greedy"] is not None:
-        found["greedy+prune"] = pruned(
+    result = {"host-only": host_only(problem), "greedy": greedy(problem)}
+    if result["greedy"] is not None:
+        result["greedy+prune"] = pruned(
             problem,
-            found["greedy"],
+            result["greedy"],
             lambda region: sum(macs[node] for node in region) >= options.fewest_macs,
         )
-    return {name: choice for name, choice in found.items() if choice is not None}
+    return {name: choice for name, choice in result.items() if choice is not None}
 
 
 def regions(placement: Placement, choice: Choice) -> list[tuple[str, list[Node], list[int]]]:
@@ -245,12 +245,12 @@ def regions(placement: Placement, choice: Choice) -> list[tuple[str, list[Node],
     problem = placement.problem
     sites = site_of(problem, choice.options)
     owner = {node: o for o in choice.options for node in problem.options[o].nodes}
-    found = []
+    result = []
     for numbers in accelerator_regions(problem, choice).values():
         nodes = [placement.found.nodes[number] for number in numbers]
         options = list(dict.fromkeys(owner[number] for number in numbers))
-        found.append((problem.sites[sites[numbers[0]]].name, nodes, options))
-    return found
+        result.append((problem.sites[sites[numbers[0]]].name, nodes, options))
+    return result
 
 
 def plan_of(found: Partition, alternative: str) -> Plan:

@@ -185,7 +185,7 @@ def regions_of(
     by_name = {name: node for node, name in node_names(graph).items()}
     order = {node: number for number, node in enumerate(graph.nodes)}
     taken: set[Node] = set()
-    found = []
+    result = []
     for region in plan.regions:
         nodes = [_named(name, by_name) for name in region.nodes]
         for node in nodes:
@@ -193,8 +193,8 @@ def regions_of(
                 raise UserError(f"the plan has '{node.output.name}' in two regions")
             taken.add(node)
         if nodes:
-            found.append((region.backend, sorted(nodes, key=lambda node: order[node])))
-    return found
+            result.append((region.backend, sorted(nodes, key=lambda node: order[node])))
+    return result
 
 
 def _named(name: str, by_name: Mapping[str, Node]) -> Node:

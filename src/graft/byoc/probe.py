@@ -130,11 +130,11 @@ def _full(dtype: DType) -> tuple[int, int]:
 
 def _ranges(graph: Graph, sizes: Sizes) -> dict[Value, tuple[int, int]]:
     """The ranges of integers that are more than numbers, their ends excluded."""
-    found: dict[Value, tuple[int, int]] = {}
+    result: dict[Value, tuple[int, int]] = {}
 
     def narrow(value: Value, low: int, high: int) -> None:
-        before = found.get(value, (low, high))
-        found[value] = max(low, before[0]), max(min(high, before[1]), low + 1)
+        before = result.get(value, (low, high))
+        result[value] = max(low, before[0]), max(min(high, before[1]), low + 1)
 
     for node in graph.nodes:
         special = {position: (0, _BELOW) for position, _ in node.op.alternatives}
@@ -149,7 +149,7 @@ def _ranges(graph: Graph, sizes: Sizes) -> dict[Value, tuple[int, int]]:
     for value, extents in index_limits(graph).items():
         below = min((_extent(extent, sizes) for extent in extents), default=_BELOW)
         narrow(value, 0, max(below, 1))
-    return found
+    return result
 
 
 def _floats(

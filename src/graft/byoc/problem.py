@@ -80,21 +80,21 @@ class Problem:
     @cached_property
     def covering(self) -> tuple[tuple[int, ...], ...]:
         """Per node, the options that cover it."""
-        found: list[list[int]] = [[] for _ in range(self.nodes)]
+        result: list[list[int]] = [[] for _ in range(self.nodes)]
         for number, option in enumerate(self.options):
             for node in option.nodes:
-                found[node].append(number)
-        return tuple(tuple(numbers) for numbers in found)
+                result[node].append(number)
+        return tuple(tuple(numbers) for numbers in result)
 
     @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
         """Per node, the flows that it makes or reads."""
-        found: list[list[int]] = [[] for _ in range(self.nodes)]
+        result: list[list[int]] = [[] for _ in range(self.nodes)]
         for number, flow in enumerate(self.flows):
             ends = flow.consumers if flow.producer is None else (flow.producer, *flow.consumers)
             for node in dict.fromkeys(ends):
-                found[node].append(number)
-        return tuple(tuple(numbers) for numbers in found)
+                result[node].append(number)
+        return tuple(tuple(numbers) for numbers in result)
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
@@ -120,11 +120,11 @@ class Problem:
     @cached_property
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
         """Per node, those that read from it or that it reads from."""
-        found: list[list[int]] = [[] for _ in range(self.nodes)]
+        result: list[list[int]] = [[] for _ in range(self.nodes)]
         for before, after in self.edges:
-            found[before].append(after)
-            found[after].append(before)
-        return tuple(tuple(numbers) for numbers in found)
+            result[before].append(after)
+            result[after].append(before)
+        return tuple(tuple(numbers) for numbers in result)
 
 
 @dataclass(frozen=True)
@@ -199,13 +199,13 @@ def bill(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Bil
 
 
 def _regions(sites: Sequence[int], stages: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     for node, stage in enumerate(stages):
-        found.setdefault(stage, []).append(node)
-    for stage, nodes in found.items():
+        result.setdefault(stage, []).append(node)
+    for stage, nodes in result.items():
         if len({sites[node] for node in nodes}) > 1:
             raise ValueError(f"stage {stage} is on two sites")
-    return {stage: tuple(found[stage]) for stage in sorted(found)}
+    return {stage: tuple(result[stage]) for stage in sorted(result)}
 
 
 def cycle_among(problem: Problem, options: Sequence[int]) -> tuple[int, ...]:

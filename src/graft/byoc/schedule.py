@@ -148,10 +148,10 @@ def _rank(state: _State) -> tuple[float, int]:
 
 def _distinct(states: Sequence[_State]) -> list[_State]:
     """Of states that have run the same, the cheapest; further ones at equal price come first."""
-    found: dict[frozenset[int], _State] = {}
+    result: dict[frozenset[int], _State] = {}
     for state in sorted(states, key=_rank):
-        found.setdefault(frozenset(state.missing), state)
-    return list(found.values())
+        result.setdefault(frozenset(state.missing), state)
+    return list(result.values())
 
 
 def _advanced(jobs: _Jobs, state: _State, site: int) -> _State:

@@ -32,11 +32,11 @@ def pieces_of(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[Can
     """A region as candidates, large ones where there is a choice, in an order in which they can
     run; nothing where candidates do not cover it. Nodes in no candidate at all do not count: they
     are at the border of a region, whose values are in another form outside."""
-    found = [c for c in find_candidates(graph, [backend]).candidates if c.backend == backend.name]
-    inside = {node for one in found for node in one.nodes}.intersection(nodes)
+    result = [c for c in find_candidates(graph, [backend]).candidates if c.backend == backend.name]
+    inside = {node for one in result for node in one.nodes}.intersection(nodes)
     order = {node: number for number, node in enumerate(graph.nodes)}
     by_root: dict[Node, list[Candidate]] = {}
-    for one in sorted(found, key=lambda one: -len(one.nodes)):
+    for one in sorted(result, key=lambda one: -len(one.nodes)):
         if inside >= set(one.nodes):
             by_root.setdefault(one.nodes[-1], []).append(one)
     return _cover(sorted(inside, key=lambda node: order[node]), by_root)

@@ -55,8 +55,8 @@ def execute(options: argparse.Namespace) -> int:
         description = describe(options.machine)
         print_result(options.json, description.to_json(), description.lines())
         return 0
-    found = find_backends()
-    print_result(options.json, _json(found), _text(found))
+    backends = find_backends()
+    print_result(options.json, _json(backends), _text(backends))
     return 0
 
 

@@ -134,13 +134,13 @@ def in_expected_order(
 
 def _groups(graph: Graph) -> list[list[int]]:
     """Positions of outputs that share a first extent which only the data decide."""
-    found: dict[IndexExpr, list[int]] = {}
+    result: dict[IndexExpr, list[int]] = {}
     for position, value in enumerate(graph.outputs):
         shape = getattr(value.type, "shape", None)
         first = shape[0] if shape else None
         if isinstance(first, IndexExpr) and not symbols_of(first) <= graph.input_symbols:
-            found.setdefault(first, []).append(position)
-    return list(found.values())
+            result.setdefault(first, []).append(position)
+    return list(result.values())
 
 
 def _matching(
@@ -153,11 +153,11 @@ def _matching(
     order = np.arange(len(free))
     for row in range(len(order)):
         candidates = (row, *free) if row in free else tuple(free)
-        found = next((i for i in candidates if _same(actual, i, expected, row, tolerance)), None)
-        if found is None:
+        result = next((i for i in candidates if _same(actual, i, expected, row, tolerance)), None)
+        if result is None:
             return None
-        order[row] = found
-        del free[found]
+        order[row] = result
+        del free[result]
     return order
 
 
@@ -186,7 +186,7 @@ def _minority(
     graph: Graph, outputs: Mapping[str, Sequence[Data]], tolerance: Tolerance
 ) -> dict[str, str]:
     """Those who differ from the largest group, and how."""
-    found = {
+    result = {
         expected: {
             actual: _difference(graph, outputs[actual], outputs[expected], tolerance)
             for actual in outputs
@@ -195,14 +195,14 @@ def _minority(
     }
     groups = {
         expected: frozenset(name for name, reason in reasons.items() if not reason)
-        for expected, reasons in found.items()
+        for expected, reasons in result.items()
     }
     size = max(map(len, groups.values()), default=0)
     largest = {group for group in groups.values() if len(group) == size}
     if len(largest) == 1:
         believed = next(name for name, group in groups.items() if len(group) == size)
-        return {name: f"differs from {believed}: {r}" for name, r in found[believed].items() if r}
-    return {name: _without_majority(name, found) for name in outputs}
+        return {name: f"differs from {believed}: {r}" for name, r in result[believed].items() if r}
+    return {name: _without_majority(name, result) for name in outputs}
 
 
 def _without_majority(name: str, found: Mapping[str, Mapping[str, str]]) -> str:

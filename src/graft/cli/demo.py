@@ -100,11 +100,11 @@ def execute(options: argparse.Namespace) -> int:
     else:
         with status(f"asking {backend.name} what it can run, and timing it") as tell:
             asked = replace(compile_options(HOME, Settings(report=tell)), accelerators=(backend,))
-            found = partition_graph(optimized.graph, asked)
+            result = partition_graph(optimized.graph, asked)
             module = compile(optimized, [backend.name, HOME], report=tell)
         title = f"4. Candidates: what could {backend.name} run?"
-        print_lines(section(title, _candidates(found, backend)))
-        print_lines(section("5. Plan: who runs what, and what that takes", _plan(found, module)))
+        print_lines(section(title, _candidates(result, backend)))
+        print_lines(section("5. Plan: who runs what, and what that takes", _plan(result, module)))
     print_lines(section("6. Check: the right numbers?", _check(walk, module)))
     print_lines(section("7. Run: one image", _timing(walk, optimized, module, backend)))
     title = "8. Another accelerator: simnpu, which is simulated"
@@ -156,15 +156,15 @@ def _longest(labels: Sequence[str]) -> list[Block]:
 
 def _accelerator() -> Backend | None:
     """The first accelerator that can run here."""
-    found = find_backends().backends
-    present = [found[name] for name in ACCELERATORS if name in found]
+    backends = find_backends().backends
+    present = [backends[name] for name in ACCELERATORS if name in backends]
     return next((backend for backend in present if not backend.missing()), None)
 
 
 def _no_accelerator() -> Iterator[str]:
-    found = find_backends().backends
+    backends = find_backends().backends
     for name in ACCELERATORS:
-        missing = found[name].missing() if name in found else "it is not installed"
+        missing = backends[name].missing() if name in backends else "it is not installed"
         yield f"not {name}: {missing}"
     yield "everything runs on the host, which is machine code for this processor"
 

@@ -197,12 +197,12 @@ def _unknown(
 
 
 def _names_in(graph: onnx.GraphProto | onnx.FunctionProto) -> set[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     for node in graph.node:
-        found |= {node.name, *node.output} - {""}
+        result |= {node.name, *node.output} - {""}
         for body in bodies(node):
-            found |= _names_in(body)
-    return found
+            result |= _names_in(body)
+    return result
 
 
 def _in_bodies(nodes: Sequence[NamedNode]) -> Iterator[dict[str, str]]:
@@ -249,10 +249,10 @@ def _largest_difference(
 ) -> float | None:
     """How far the model's own results are from those of the run without a dump; None where no
     number can say that."""
-    found = [compare(results[name], data, _EXACTLY) for name, data in outputs]
-    if any(one.problem or (one.mismatches and not one.max_absolute) for one in found):
+    result = [compare(results[name], data, _EXACTLY) for name, data in outputs]
+    if any(one.problem or (one.mismatches and not one.max_absolute) for one in result):
         return None
-    largest = max((one.max_absolute for one in found), default=0.0)
+    largest = max((one.max_absolute for one in result), default=0.0)
     return largest if np.isfinite(largest) else None
 
 

@@ -123,16 +123,16 @@ def execute(options: argparse.Namespace) -> int:
     if REFERENCE in options.target:
         raise UsageError("the reference evaluator runs whole models: there is nothing to explain")
     check_targets(options.target)
-    found = _explained(options)
-    node = None if options.node is None else named(found, options.node)
+    result = _explained(options)
+    node = None if options.node is None else named(result, options.node)
     if options.html is not None:
-        options.html.write_text(to_html(found), encoding="utf-8")
+        options.html.write_text(to_html(result), encoding="utf-8")
     if options.json:
-        print_json(asdict(node) if node is not None else json.loads(found.to_json()))
+        print_json(asdict(node) if node is not None else json.loads(result.to_json()))
     elif node is not None:
-        print_lines(node_lines(found, node))
+        print_lines(node_lines(result, node))
     else:
-        print_lines(page(found))
+        print_lines(page(result))
         if options.html is not None:
             print_lines(["", f"{options.html} shows the graph"])
     return 0
@@ -171,12 +171,12 @@ def explain_placement(
     Nothing is compiled for it and it is not run, but for what is timed to price it and with
     `measure`."""
     placed = place(optimized, asked)
-    found = placed.partition or partition_graph(placed.graph, asked)
+    result = placed.partition or partition_graph(placed.graph, asked)
     if not asked.measure:
-        return found, {}, ()
+        return result, {}, ()
     contenders = [link(lower(one, asked)) for one in placed.contenders]
     plan = fastest(contenders, asked).plan
-    return found, plan.measured if plan else {}, contenders[0].demotions
+    return result, plan.measured if plan else {}, contenders[0].demotions
 
 
 def _subject(options: argparse.Namespace, tell: Progress) -> tuple[Optimized, str]:

@@ -111,15 +111,15 @@ class FileFacts:
     @property
     def memory(self) -> list[Memory]:
         """One entry per segment; one for all of a variant whose segments share memory."""
-        found: list[Memory] = []
+        result: list[Memory] = []
         for variant, block in variant_blocks(self.program).items():
             segments = [one for one in p.walk(block) if isinstance(one, p.Segment)]
             if any(_shares(segment) for segment in segments):
-                found.append(_shared_memory(variant or "0", block, segments, self.program))
+                result.append(_shared_memory(variant or "0", block, segments, self.program))
                 segments = [one for one in segments if not _shares(one)]
-            for position, segment in enumerate(segments, start=len(found)):
-                found.append(_memory(f"{variant} {position}".strip(), segment, self.program))
-        return found
+            for position, segment in enumerate(segments, start=len(result)):
+                result.append(_memory(f"{variant} {position}".strip(), segment, self.program))
+        return result
 
     @property
     def constants(self) -> list[int]:
@@ -308,8 +308,8 @@ def _region_rows(facts: FileFacts) -> Iterator[tuple[str, ...]]:
 
 
 def _variants(facts: FileFacts) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = facts.placement.facts.get("variants", {})
-    return found
+    result: Mapping[str, Any] = facts.placement.facts.get("variants", {})
+    return result
 
 
 def _memory_lines(memory: Sequence[Memory]) -> list[Block]:

@@ -142,7 +142,7 @@ def _known(
 
 def _assumed(graph: Fillable, bindings: Mapping[str, int]) -> dict[str, int]:
     """Values for the other dims."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for value in graph.inputs:
         type_ = value.type.element if isinstance(value.type, OptionalType) else value.type
         shape = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()
@@ -150,8 +150,8 @@ def _assumed(graph: Fillable, bindings: Mapping[str, int]) -> dict[str, int]:
         for axis, dim in enumerate(shape):
             name = None if dim is UNKNOWN else bare_symbol(dim)
             if name is not None and name not in bindings:
-                found.setdefault(name, _EDGE if is_image and axis > 1 else 1)
-    return found
+                result.setdefault(name, _EDGE if is_image and axis > 1 else 1)
+    return result
 
 
 def _input_file(text: str) -> InputFile:

@@ -84,13 +84,13 @@ class Imported:
     @property
     def from_data(self) -> dict[str, Node]:
         """Dims that only the data decide, and the node that first gives each of them."""
-        found: dict[str, Node] = {}
+        result: dict[str, Node] = {}
         given = self.graph.input_symbols
         for node in self.graph.nodes:
             for value in node.outputs:
                 for name in symbols_in(value.type) - given:
-                    found.setdefault(name, node)
-        return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
+                    result.setdefault(name, node)
+        return dict(sorted(result.items(), key=lambda item: (len(item[0]), item[0])))
 
 
 @dataclass(frozen=True, slots=True)

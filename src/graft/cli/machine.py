@@ -146,15 +146,15 @@ class Machine:
 
     def warnings(self, threads: int) -> list[str]:
         """What makes the times less trustworthy."""
-        found = []
+        result = []
         if self.load > _QUIET * self.cores:
-            found.append(
+            result.append(
                 f"other work is running (load average {self.load:.1f} on {self.cores} cores):"
                 " trust the ratios, not the times"
             )
         if threads > self.cores:
-            found.append(f"there are {threads} threads, but only {self.cores} cores")
-        return found
+            result.append(f"there are {threads} threads, but only {self.cores} cores")
+        return result
 
 
 def this_machine() -> Machine:

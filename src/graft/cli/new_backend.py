@@ -66,9 +66,9 @@ def check_name(name: str) -> None:
             f"'{name}' is no name for a backend",
             hint="lower-case letters, digits and underscores, a letter first, no Python keyword",
         )
-    found = find_backends()
-    broken = {item.name: item.origin for item in found.broken}
-    origin = found.origins.get(name) or broken.get(name)
+    backends = find_backends()
+    broken = {item.name: item.origin for item in backends.broken}
+    origin = backends.origins.get(name) or broken.get(name)
     if origin is not None:
         raise UserError(f"there is a backend '{name}' already, from {origin}")
 

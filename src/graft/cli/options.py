@@ -97,10 +97,10 @@ def sizes(text: str) -> tuple[str, list[int]]:
 
 def shapes_of(options: argparse.Namespace) -> dict[str, list[int]]:
     """What is asked with --shapes, by name."""
-    found: dict[str, list[int]] = {}
+    result: dict[str, list[int]] = {}
     for name, numbers in options.shapes:
-        found.setdefault(name, []).extend(numbers)
-    return found
+        result.setdefault(name, []).extend(numbers)
+    return result
 
 
 def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
@@ -202,20 +202,20 @@ def check_placement(options: argparse.Namespace) -> None:
 
 def asked(options: argparse.Namespace) -> dict[str, Any]:
     """What `graft.compile` is asked, by parameter; all of it can be written as JSON."""
-    found: dict[str, Any] = {"target": options.target or [HOST]}
+    result: dict[str, Any] = {"target": options.target or [HOST]}
     if options.shapes:
-        found["shapes"] = shapes_of(options)
+        result["shapes"] = shapes_of(options)
     if options.pin:
-        found["pins"] = options.pin
+        result["pins"] = options.pin
     if options.plan is not None:
-        found["plan"] = str(options.plan)
+        result["plan"] = str(options.plan)
     if options.measure:
-        found["measure"] = True
+        result["measure"] = True
     if options.fallback is not None:
-        found["fallback"] = options.fallback
+        result["fallback"] = options.fallback
     if options.no_check:
-        found["check"] = False
+        result["check"] = False
     for name in ("isolation", *ABOUT_RUNNING):
         if getattr(options, name) is not None:
-            found[name] = getattr(options, name)
-    return found
+            result[name] = getattr(options, name)
+    return result

@@ -22,8 +22,8 @@ from graft.stages import Imported, optimize
 
 def check_targets(names: Sequence[str]) -> None:
     """Refuse names that no backend has; one that is there and does not work is told later."""
-    found = find_backends()
-    known = {*found.backends, *(item.name for item in found.broken)}
+    backends = find_backends()
+    known = {*backends.backends, *(item.name for item in backends.broken)}
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)

@@ -197,19 +197,19 @@ def _profiled_runs(
 
 def _times(profile: Profile) -> dict[StepPath, float]:
     """The time of each step within a run."""
-    found: dict[StepPath, float] = {}
+    result: dict[StepPath, float] = {}
     for moment in profile.moments:
-        found[moment.path] = found.get(moment.path, 0.0) + moment.own
-    return found
+        result[moment.path] = result.get(moment.path, 0.0) + moment.own
+    return result
 
 
 def _by_path(profile: Profile, is_long: bool) -> dict[StepPath, list[Moment]]:
     """The moments of each step; what Python does around kernels only where that `is_long`."""
-    found: dict[StepPath, list[Moment]] = {}
+    result: dict[StepPath, list[Moment]] = {}
     for moment in profile.moments:
         if is_long or kind_of(moment) != "python":
-            found.setdefault(moment.path, []).append(moment)
-    return found
+            result.setdefault(moment.path, []).append(moment)
+    return result
 
 
 def _step_time(own: Sequence[Moment], seconds: float, total: float) -> StepTime:

@@ -65,11 +65,11 @@ def region_times(profiles: Sequence[Profile]) -> list[RegionTime]:
             for part, seconds in enumerate(spent[: len(PARTS)]):
                 rows[number][part] += seconds
             simulated[name] = spent.simulated
-    found = []
+    result = []
     for name, rows in samples.items():
         transfer, launch, execution = map(float, np.median(rows, axis=0))
-        found.append(RegionTime(name, (transfer, launch, execution), simulated[name]))
-    return found
+        result.append(RegionTime(name, (transfer, launch, execution), simulated[name]))
+    return result
 
 
 def region_of(step: PythonWork | KernelCall) -> str:

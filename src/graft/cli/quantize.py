@@ -102,7 +102,7 @@ def execute(options: argparse.Namespace) -> int:
     with status(f"quantizing {options.model.name}") as tell, spoken_warnings():
         optimized = optimize(import_graph(options.model, options.strict_import))
         settings = Settings(options.threads, report=tell)
-        found = quantize(
+        result = quantize(
             optimized,
             options.data,
             compile_options(target, settings),
@@ -112,15 +112,15 @@ def execute(options: argparse.Namespace) -> int:
             Pixels(options.mean or (0.0,), options.std or (1.0,)),
         )
         if options.output is not None and options.output.suffix == ONNX:
-            onnx.save(to_onnx(found.optimized.graph), options.output)
+            onnx.save(to_onnx(result.optimized.graph), options.output)
         elif options.output is not None:
-            compile(found.optimized, target, threads=options.threads, report=tell).save(
+            compile(result.optimized, target, threads=options.threads, report=tell).save(
                 options.output
             )
     seconds = time.perf_counter() - start
-    facts = _facts(options, found.report, seconds)
-    print_result(options.json, facts, _lines(options, found.report, seconds))
-    if found.report.random:
+    facts = _facts(options, result.report, seconds)
+    print_result(options.json, facts, _lines(options, result.report, seconds))
+    if result.report.random:
         print_note("note", "random data say what the model would take, not how accurate it is")
     return 0
 

@@ -178,9 +178,9 @@ def _ordered(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.Node
 
 def index_bounds(graph: Graph) -> dict[str, int]:
     """The least of the extents that each such input points into, where they are known."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for value, extents in index_limits(graph).items():
         known = [extent for extent in extents if isinstance(extent, int)]
         if known:
-            found[value.name] = min(known)
-    return found
+            result[value.name] = min(known)
+    return result

@@ -87,14 +87,14 @@ def _plain(name: str) -> str:
 
 def compile_c(text: str, flags: Sequence[str] = FLAGS) -> bytes:
     """C source as a shared object."""
-    found = compiler()
-    if found is None:
+    program = compiler()
+    if program is None:
         looked = os.environ.get("CC") or ", ".join(COMPILERS)
         raise UserError(f"there is no C compiler ({looked})", hint="install gcc or clang")
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "region.c", Path(folder) / "region.so"
         source.write_text(text, encoding="utf-8")
-        command = [found, *flags, str(source), "-o", str(target), "-lm"]
+        command = [program, *flags, str(source), "-o", str(target), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = done.stderr.replace(str(source), "region.c").splitlines()[:_SHOWN_LINES]

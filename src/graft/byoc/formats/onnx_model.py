@@ -111,7 +111,7 @@ def to_onnx(region: Graph) -> onnx.ModelProto:
 def _biased_layers(region: Graph) -> dict[Node, Node]:
     """By bias, the layer before it that ONNX has one operator for both with: peers run quantised
     layers on integers in that form alone."""
-    found: dict[Node, Node] = {}
+    result: dict[Node, Node] = {}
     for node in region.nodes:
         layer = region.producers.get(node.args[0]) if node.op.name == "nn.bias_add" else None
         if layer is None or layer.op.name not in _BIASED:
@@ -120,8 +120,8 @@ def _biased_layers(region: Graph) -> dict[Node, Node]:
         has_form = layer.op.name != "nn.dense" or rank == 2
         alone = len(region.users[layer.output]) == 1 and layer.output not in region.outputs
         if has_form and alone and node.attrs.axis % max(rank, 1) == 1:
-            found[node] = layer
-    return found
+            result[node] = layer
+    return result
 
 
 _BIASED = ("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.dense")

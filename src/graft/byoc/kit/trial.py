@@ -139,26 +139,26 @@ def _makes_nan(graph: Graph, feed: list[Array]) -> bool:
     """Whether a value of the graph, inside it or a result, is not a number somewhere."""
     values = tuple(value for node in placeable(graph) for value in node.outputs)
     with np.errstate(all="ignore"):
-        found = evaluate(replace(graph, outputs=values, output_names=()), feed)
-    arrays = map(np.asarray, found)
+        result = evaluate(replace(graph, outputs=values, output_names=()), feed)
+    arrays = map(np.asarray, result)
     return any(a.dtype.kind == "f" and bool(np.isnan(a).any()) for a in arrays)
 
 
 def _refusal(graph: Graph, backend: Backend, pattern: str) -> str:
     """Why the backend does not run all of the graph; empty where it does."""
-    found = find_candidates(graph, [backend])
+    result = find_candidates(graph, [backend])
     nodes = placeable(graph)
-    own = [candidate for candidate in found.candidates if candidate.backend == backend.name]
+    own = [candidate for candidate in result.candidates if candidate.backend == backend.name]
     covered = {node for candidate in own for node in candidate.nodes}
     if pattern:
         last = nodes[-1]
-        said = [r.reason for r in found.refusals.get(last, ()) if r.pattern == pattern]
+        said = [r.reason for r in result.refusals.get(last, ()) if r.pattern == pattern]
         if said or not any(len(candidate.nodes) == len(nodes) for candidate in own):
             return _anonymous(said[0] if said else "the pattern does not cover the example", graph)
         return ""
     for node in nodes:
         if node not in covered:
-            reasons = [refused.reason for refused in found.refusals.get(node, ())]
+            reasons = [refused.reason for refused in result.refusals.get(node, ())]
             return _anonymous(reasons[0] if reasons else "it is part of no match", graph)
     return ""
 

@@ -220,12 +220,12 @@ def compared(
         _exclude(ready, standings, subject, tolerance_of(options))
         limits = Limits(options.rounds, options.seconds)
         needed = 2 if len(contenders) > 1 else 1
-        found = _measured(ready, limits, path, threads, needed)
-        standings |= dict(_timed(standings, found, needed))
+        result = _measured(ready, limits, path, threads, needed)
+        standings |= dict(_timed(standings, result, needed))
     inputs = [(fed.value.name, _type_text(fed.data)) for fed in subject.inputs]
     ordered = [standings[contender.name] for contender in contenders]
     return Comparison(
-        path, inputs, ordered, len(found.rounds), found.seconds, disturbed=found.disturbed
+        path, inputs, ordered, len(result.rounds), result.seconds, disturbed=result.disturbed
     )
 
 

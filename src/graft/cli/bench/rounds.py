@@ -138,9 +138,9 @@ def measure(
             continue
         rounds.append(samples)
         lasting = [{name: one[name] for name in racing} for one in rounds]
-        found = Measurement(lasting, failures, time.monotonic() - start - watch.lost, disturbed)
-        if _is_over(found, racing, limits, alone=len(contenders) == 1):
-            return found
+        result = Measurement(lasting, failures, time.monotonic() - start - watch.lost, disturbed)
+        if _is_over(result, racing, limits, alone=len(contenders) == 1):
+            return result
 
 
 def _is_over(found: Measurement, racing: Sequence[str], limits: Limits, alone: bool) -> bool:

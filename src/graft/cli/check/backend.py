@@ -56,10 +56,10 @@ def wants_backend(options: argparse.Namespace) -> bool:
 
 def check_backend(options: argparse.Namespace) -> int:
     """Check the backend and print the report; gives the exit code."""
-    found = find_backends()
-    backend = backend_named(options.backend, found)
+    backends = find_backends()
+    backend = backend_named(options.backend, backends)
     examples, seed = options.examples or _EXAMPLES, options.seed or 0
-    if found.origins[backend.name] == _HERE:
+    if backends.origins[backend.name] == _HERE:
         with status(f"checking {backend.name}") as tell:
             return _print(conformance(backend, examples, seed, tell), options.json)
     with tempfile.TemporaryDirectory() as folder:

@@ -103,15 +103,15 @@ def _verdict(options: argparse.Namespace) -> FileVerdict:
     bounds: Mapping[str, int] = {} if graph is None else index_bounds(graph)
     feeds = {fed.value.name: fed.data for fed in feed(runnable, options, bounds)}
     with status(f"running {path.name}"), spoken_warnings(), telling_sizes(runnable, options):
-        found = [runnable.run(feeds) for _ in range(2)]
-    expected: Sequence[Data] = found[0]
+        result = [runnable.run(feeds) for _ in range(2)]
+    expected: Sequence[Data] = result[0]
     if graph is not None:
         with status("running the model on the reference evaluator"):
             expected = evaluate(graph, [feeds[value.name] for value in graph.inputs])
     tolerance = tolerance_of(options)
     outputs = [
         OutputCheck(name, compare(mine, other, tolerance), _not_finite(mine))
-        for name, mine, other in zip(runnable.output_names, found[1], expected, strict=True)
+        for name, mine, other in zip(runnable.output_names, result[1], expected, strict=True)
     ]
     incidents = [str(incident) for incident in runnable.session.incidents]
     placement = str(runnable.session.placement)

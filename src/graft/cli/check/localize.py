@@ -226,11 +226,11 @@ def _size(type_: Type, bindings: dict[str, int]) -> int:
 
 
 def _bindings(graph: Graph, feeds: Feeds) -> dict[str, int]:
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for value in graph.inputs:
         shape = getattr(feeds[value.name], "shape", ())
         for dim, extent in zip(dims_of(value.type), shape, strict=False):
             name = bare_symbol(dim)
             if name is not None:
-                found[name] = extent
-    return found
+                result[name] = extent
+    return result

@@ -127,14 +127,14 @@ class _Parts:
 
     def _behind(self, names: Sequence[str]) -> list[int]:
         """The nodes that values depend on."""
-        found: set[int] = set()
+        result: set[int] = set()
         waiting = list(names)
         while waiting:
             at = self._maker.get(waiting.pop())
-            if at is not None and at not in found:
-                found.add(at)
+            if at is not None and at not in result:
+                result.add(at)
                 waiting.extend(reads(self.nodes[at].proto))
-        return sorted(found)
+        return sorted(result)
 
     def case(self, indices: Sequence[int]) -> Case | None:
         """The model of these nodes; None where its inputs cannot be had."""

@@ -201,10 +201,10 @@ class Judge:
         return compare(actual, expected, allowed).agrees
 
     def wishes(self, graph: Graph) -> dict[str, Any]:
-        found = same_placement(asked(self.options), self.regions, graph)
-        if not found.get("shapes", {}).keys() <= graph.input_symbols:
-            del found["shapes"]
-        return found
+        result = same_placement(asked(self.options), self.regions, graph)
+        if not result.get("shapes", {}).keys() <= graph.input_symbols:
+            del result["shapes"]
+        return result
 
     def options_for(self, case: Case, path: Path, files: dict[str, Path]) -> argparse.Namespace:
         """The options that check a case, which lies in files, as it was judged."""
