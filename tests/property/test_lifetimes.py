@@ -18,10 +18,17 @@ from tests.examples import examples
 from tests.property.graphs import decisions
 
 import graft
-from graft.base.dtypes import Array
+from graft.backends.host.backend import HostBackend
+from graft.base.dims import symbol
+from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError
+from graft.byoc.executable import Settings
 from graft.byoc.kit.draw import Draw
+from graft.byoc.outline import outline
+from graft.ir.builder import Builder
+from graft.ir.types import TensorType
 from graft.runtime import driver, driver_memory
+from graft.runtime.regions import Region
 
 FLOAT, WIDTH, MOST_ROWS, DEEPEST = TensorProto.FLOAT, 3, 6, 2
 
@@ -303,3 +310,33 @@ def test_released_memory_is_never_read(draw: Draw) -> None:
 def test_the_driver_overwrites_what_is_released() -> None:
     """The poison is there: of what is released, nothing is left."""
     assert driver.driver_text("x86_64-unknown-linux-gnu").count("i8 -1") == 1
+
+
+@settings(max_examples=examples(100, short=5))
+@given(decisions())
+def test_regions_that_return_views(draw: Draw) -> None:
+    """Regions hand on parts of their operands, which lie in memory that is used again."""
+    build, count = Builder(), draw.between(1, 4)
+    value = build("tanh", build.input("x", TensorType(DType.FLOAT32, (symbol("n"), 4))))
+    values = [value]
+    for _ in range(count):
+        values.append(build("nn.relu", draw.among(values)))
+        values.append(build("add", draw.among(values), draw.among(values)))
+    graph = build.build(*values)
+    regions = [node for node in graph.nodes if node.op.name == "nn.relu"]
+    outlined = outline(graph, [("views", [node]) for node in regions])
+    labels = [node.attrs.label for node in outlined.nodes if node.op.name == "region"]
+    runners = {label: Region(label, "views", _mirrored, None) for label in labels}
+    session = HostBackend(Settings(1)).build(outlined, runners).session
+    for rows_ in (3, 5, 0, 3):
+        data = np.random.default_rng(rows_).standard_normal((rows_, 4)).astype(np.float32)
+        known = {value: np.tanh(data)}
+        for node in graph.nodes[1:]:
+            operands = [known[one] for one in node.args]
+            known[node.output] = operands[0][:, ::-1] if len(operands) == 1 else sum(operands)
+        for found, one in zip(session.run(None, {"x": data}), graph.outputs, strict=True):
+            np.testing.assert_allclose(found, known[one], rtol=1e-5, atol=1e-6)
+
+
+def _mirrored(inputs: Sequence[Array], _outputs: Sequence[Array]) -> list[Array]:
+    return [inputs[0][:, ::-1]]
