@@ -9,12 +9,11 @@ from graft.program.instructions import KernelCall, Scratch, Segment, Slot
 from graft.program.layout import SEGMENT_WORDS, Header
 from graft.program.layout import Segment as Field
 from graft.program.numbers import Number, Numbers
-from graft.program.program import Value, segment_dims
+from graft.program.program import ALIGNMENT, Value, segment_dims
 from graft.program.words import Address, Words
 
-_ALIGNMENT = 64
 _WORD_BYTES = 8
-_SERIAL, _OVERLAPS = 1, 2
+SERIAL, OVERLAPS = 1, 2  # flags of a kernel call
 # Of a kernel nobody has said how much work it is: as much as all threads can do.
 UNKNOWN_WORK = (1 << 62) - 1
 # Work is counted in parts of an operation, so that a byte is a whole number of them.
@@ -47,14 +46,14 @@ class SegmentWriter:
         """The segment at a place; numbers are computed by code that is emitted right here."""
         numbers = self._numbers
         sizes = [numbers.largest(map(numbers.of, pool)) for pool in segment.pools]
-        rounded = [numbers.rounded(size, _ALIGNMENT) for size in sizes]
+        rounded = [numbers.rounded(size, ALIGNMENT) for size in sizes]
         starts: list[Number] = [0]
         for size in rounded:
             starts.append(numbers.plus(starts[-1], size))
         records, work = self._calls(segment, starts)
         outputs = self._outputs(segment)
         indices = None if segment.guard_indices is None else self._places[segment.guard_indices]
-        scratch = numbers.rounded(numbers.largest(map(numbers.of, segment.scratch)), _ALIGNMENT)
+        scratch = numbers.rounded(numbers.largest(map(numbers.of, segment.scratch)), ALIGNMENT)
         fields: dict[Field, int | Address] = {
             Field.NUMBER: number,
             Field.RECORDS: records,
@@ -85,7 +84,7 @@ class SegmentWriter:
             own = any(isinstance(buffer, Scratch) for buffer in call.buffers)
             table = self._table(call, starts, self._threads if own else 1)
             stride = len(call.buffers) * _WORD_BYTES if own else 0
-            flags = _SERIAL * call.serial | _OVERLAPS * call.overlaps
+            flags = SERIAL * call.serial | OVERLAPS * call.overlaps
             records += [0, table, scalars, stride, flags]
             symbols.append(call.symbol)
         place = words.put(*records)

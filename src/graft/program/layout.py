@@ -52,82 +52,50 @@ class Status(IntEnum):
 
 
 class Opcode(IntEnum):
-    """What an instruction does; its operands follow as words, `OPERANDS` of them. Registers and
-    numbers are given by their addresses."""
+    """What an instruction does; `operands` words follow it. Registers and numbers are addresses."""
 
-    END = 0
-    PYTHON = 1  # number: Python does something
-    SEGMENT = 2  # segment
-    JUMP = 3  # target
-    CHANGED = 4  # segment, target: goes there if it has its numbers for the symbols of now
-    DIFFER = 5  # number, number, target: goes there if they differ
-    UPTO = 6  # number, number, target: goes there if the first has reached the second
-    FAIL = 7  # check
-    COPY = 8  # register, number
-    PLUS = 9  # register, number, number; so the next ones
-    TIMES = 10
-    DIVIDE = 11  # rounded down
-    MODULO = 12
-    LEAST = 13
-    MOST = 14
-    BROADCAST = 15
-    EXTENT = 16  # register, value, axis
-    ITEM = 17  # register, value, bytes of an element, index: an element
-    SCALAR = 18  # value, number, bytes of an element: lets it be its only element
-    CHECK = 19  # value, axis, number, check: fails if the extent is another
-    MOVE = 20  # to, from, rank: the same memory
-    FREE = 21  # value
-    SLICE = 22  # to, from, counts, rank: as many rows as the last count says, the same memory
-    PUSH = 23  # stack, value, rank, bytes of an element, number of rows that may come, check
-    STACK = 24  # to, stack, rank of a row, bytes of an element, axis, backwards, numbers if no row
-    ROW = 25  # to, from, number, rank of a row, bytes of an element, backwards
-    AXIS = 26  # to, from, rank, bytes of an element, axis: a copy with the axis in front
-    ALLOCATE = 27  # value, number of bytes
-    PLACE = 28  # value, value, offset, rank, list of numbers: the extents
+    operands: int
+
+    def __new__(cls, number: int, operands: int) -> Opcode:
+        opcode = int.__new__(cls, number)
+        opcode._value_, opcode.operands = number, operands
+        return opcode
+
+    END = 0, 0
+    PYTHON = 1, 1  # number: Python does something
+    SEGMENT = 2, 1  # segment
+    JUMP = 3, 1  # target
+    CHANGED = 4, 2  # segment, target: goes there if it has its numbers for the symbols of now
+    DIFFER = 5, 3  # number, number, target: goes there if they differ
+    UPTO = 6, 3  # number, number, target: goes there if the first has reached the second
+    FAIL = 7, 1  # check
+    COPY = 8, 2  # register, number
+    PLUS = 9, 3  # register, number, number; so the next ones
+    TIMES = 10, 3
+    DIVIDE = 11, 3  # rounded down
+    MODULO = 12, 3
+    LEAST = 13, 3
+    MOST = 14, 3
+    BROADCAST = 15, 3
+    EXTENT = 16, 3  # register, value, axis
+    ITEM = 17, 4  # register, value, bytes of an element, index: an element
+    SCALAR = 18, 3  # value, number, bytes of an element: lets it be its only element
+    CHECK = 19, 4  # value, axis, number, check: fails if the extent is another
+    MOVE = 20, 3  # to, from, rank: the same memory
+    FREE = 21, 1  # value
+    SLICE = 22, 4  # to, from, counts, rank: as many rows as the last count says, the same memory
+    PUSH = 23, 6  # stack, value, rank, bytes of an element, number of rows that may come, check
+    STACK = 24, 7  # to, stack, rank of a row, bytes, axis, backwards, numbers if there is no row
+    ROW = 25, 6  # to, from, number, rank of a row, bytes of an element, backwards
+    AXIS = 26, 5  # to, from, rank, bytes of an element, axis: a copy with the axis in front
+    ALLOCATE = 27, 2  # value, number of bytes
+    PLACE = 28, 5  # value, value, offset, rank, list of numbers: the extents
     # Lists. Positions are numbers; in place: whether nobody reads the list after this.
-    INSERT = 29  # to, from, element, position, its rank, bytes of its element, in place, check
-    ERASE = 30  # to, from, position, rank of an element, in place, check
-    AT = 31  # to, from, position, rank, check: the same memory
-    SPLIT = 32  # to, from, rank, bytes, axis, keeps it, step or 0, sizes or 0, their bytes, check
-    JOIN = 33  # to, from, rank of an element, bytes of its element, axis, is a new one, check
-
-
-OPERANDS = {
-    Opcode.END: 0,
-    Opcode.PYTHON: 1,
-    Opcode.SEGMENT: 1,
-    Opcode.JUMP: 1,
-    Opcode.CHANGED: 2,
-    Opcode.DIFFER: 3,
-    Opcode.UPTO: 3,
-    Opcode.FAIL: 1,
-    Opcode.COPY: 2,
-    Opcode.PLUS: 3,
-    Opcode.TIMES: 3,
-    Opcode.DIVIDE: 3,
-    Opcode.MODULO: 3,
-    Opcode.LEAST: 3,
-    Opcode.MOST: 3,
-    Opcode.BROADCAST: 3,
-    Opcode.EXTENT: 3,
-    Opcode.ITEM: 4,
-    Opcode.SCALAR: 3,
-    Opcode.CHECK: 4,
-    Opcode.MOVE: 3,
-    Opcode.FREE: 1,
-    Opcode.SLICE: 4,
-    Opcode.PUSH: 6,
-    Opcode.STACK: 7,
-    Opcode.ROW: 6,
-    Opcode.AXIS: 5,
-    Opcode.ALLOCATE: 2,
-    Opcode.PLACE: 5,
-    Opcode.INSERT: 8,
-    Opcode.ERASE: 6,
-    Opcode.AT: 5,
-    Opcode.SPLIT: 10,
-    Opcode.JOIN: 7,
-}
+    INSERT = 29, 8  # to, from, element, position, its rank, bytes of its element, in place, check
+    ERASE = 30, 6  # to, from, position, rank of an element, in place, check
+    AT = 31, 5  # to, from, position, rank, check: the same memory
+    SPLIT = 32, 10  # to, from, rank, bytes, axis, keeps it, step or 0, sizes or 0, bytes, check
+    JOIN = 33, 7  # to, from, rank of an element, bytes of its element, axis, is a new one, check
 
 
 class Segment(IntEnum):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graft.base.errors import Location
-from graft.program.layout import OPERANDS, Opcode
+from graft.program.layout import Opcode
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Words:
 
     def emit(self, opcode: Opcode, *operands: Operand) -> None:
         """An instruction behind the last."""
-        assert len(operands) == OPERANDS[opcode], opcode.name
+        assert len(operands) == opcode.operands, opcode.name
         self._code.append((opcode, operands))
 
     def mark(self, label: Label) -> None:

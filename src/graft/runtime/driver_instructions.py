@@ -12,7 +12,6 @@ from graft.program.layout import (
     ALLOCATE,
     BUFFER_BYTES,
     EXECUTE,
-    OPERANDS,
     STACK_WORDS,
     Header,
     Opcode,
@@ -314,7 +313,7 @@ def _execute() -> str:
             _execute_segment(code, frame, place)
         for kind in _OPERATIONS:
             with code.when(opcode.is_("eq", kind)):
-                after = pc + (1 + OPERANDS[kind]) * WORD
+                after = pc + (1 + kind.operands) * WORD
                 status = code.call(f"graft.{kind.name.lower()}.do", frame, pc)
                 with code.when(status.is_("ne", Status.DONE)):
                     put_word(code, after, frame, Header.PC)
@@ -362,7 +361,7 @@ def _jumps(code: Code, frame: Word, opcode: Word, pc: Word, place: Variable) -> 
         return code.load(pc, (1 + number) * WORD)
 
     def after(kind: Opcode) -> Word:
-        return pc + (1 + OPERANDS[kind]) * WORD
+        return pc + (1 + kind.operands) * WORD
 
     with code.when(opcode.is_("eq", Opcode.JUMP)):
         place.become(operand(0))

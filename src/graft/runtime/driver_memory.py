@@ -18,9 +18,9 @@ from graft.program.layout import (
     Status,
     Value,
 )
+from graft.program.program import ALIGNMENT
 from graft.runtime.assembler import WORD, Code, Word
 
-_ALIGNMENT = 64
 # From where on the system is asked for huge pages, and the number of that advice.
 _HUGE_BYTES, _HUGE_PAGES = 1 << 22, 14
 
@@ -83,9 +83,9 @@ def _allocate() -> str:
             put_word(code, 0, buffer, Buffer.WIDTH)
             code.give(buffer + BUFFER_BYTES)
         place.become(buffer + Buffer.NEXT * WORD)
-    capacity = (size + (size >> 3) + (_ALIGNMENT - 1)) & -_ALIGNMENT
+    capacity = (size + (size >> 3) + (ALIGNMENT - 1)) & -ALIGNMENT
     total = capacity + BUFFER_BYTES
-    memory = code.make("ptr", f"call ptr @aligned_alloc(i64 {_ALIGNMENT}, i64 {total.text})")
+    memory = code.make("ptr", f"call ptr @aligned_alloc(i64 {ALIGNMENT}, i64 {total.text})")
     buffer = code.make("i64", f"ptrtoint ptr {memory.text} to i64")
     with code.when(buffer.is_("eq", 0)):
         code.give(0)

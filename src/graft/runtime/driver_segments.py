@@ -5,16 +5,15 @@ What depends on sizes is done only where they have changed since the segment ran
 
 from __future__ import annotations
 
+from graft.program.bytecode_segments import SERIAL, UNKNOWN_WORK
 from graft.program.guards import INSIDE
 from graft.program.layout import ALLOCATE, BUFFER_BYTES, Buffer, Header, Segment, Status, Value
 from graft.runtime.assembler import WORD, Code, Word
 from graft.runtime.driver_memory import entry_of, extents_of, provide, put_word, word_of
 
-_SERIAL = 1
 _RECORD_BYTES = 40
 _FURTHER = 40  # each further thread adds this part of what two cost
 _CALL_WORK = 500_000  # what a call of a kernel counts at least towards an interruption
-_UNKNOWN_WORK = (1 << 62) - 1
 
 
 def segments_text() -> str:
@@ -113,9 +112,9 @@ def _add_up(code: Code, frame: Word, segment: Word) -> None:
     with code.count(word_of(code, segment, Segment.CALLS)) as index:
         own = entry_of(code, work, index)
         flags = code.load(records + index * _RECORD_BYTES, 4 * WORD)
-        total.become(_at_most(code, total.now + own, _UNKNOWN_WORK))
-        with code.when((flags & _SERIAL).is_("eq", 0)):
-            shared.become(_at_most(code, shared.now + own, _UNKNOWN_WORK))
+        total.become(_at_most(code, total.now + own, UNKNOWN_WORK))
+        with code.when((flags & SERIAL).is_("eq", 0)):
+            shared.become(_at_most(code, shared.now + own, UNKNOWN_WORK))
     put_word(code, total.now, segment, Segment.TOTAL)
     calls = word_of(code, segment, Segment.CALLS)
     threads = code.call("graft.threads", frame, shared.now, calls)
@@ -183,7 +182,7 @@ def _segment() -> str:
     long = word_of(code, frame, Header.LONG)
     last = code.variable(count)
     total = code.variable(word_of(code, segment, Segment.TOTAL))
-    is_known = total.now.is_("slt", _UNKNOWN_WORK)
+    is_known = total.now.is_("slt", UNKNOWN_WORK)
     with code.when(total.now.is_("sge", long) & is_known):
         total.become(0)
         last.become(first.now)
@@ -194,7 +193,7 @@ def _segment() -> str:
             last.become(last.now + 1)
     begin = records + first.now * _RECORD_BYTES
     code.call("graft.run", frame, begin, last.now - first.now, threads, result="void")
-    known = total.now.is_("slt", _UNKNOWN_WORK).choose(total.now, 0)
+    known = total.now.is_("slt", UNKNOWN_WORK).choose(total.now, 0)
     budget = word_of(code, frame, Header.BUDGET) - known - (last.now - first.now) * _CALL_WORK
     put_word(code, budget, frame, Header.BUDGET)
     with code.when(last.now.is_("slt", count)):
