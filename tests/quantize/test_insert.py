@@ -12,7 +12,7 @@ import pytest
 from tests.quantize.models import NETWORKS, residual, samples
 
 import graft
-from graft.backends.host.use_integers import use_integers
+from graft.backends.host.passes.use_integers import use_integers
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.byoc.formats.onnx_model import to_onnx

@@ -260,7 +260,13 @@ def moved_codes(site: Site) -> Replacement:
     moved = node.args[:1] if inner is None else inner.args[: None if joins else 1]
     codes: list[Value | None] = []
     for data in (_quantized(site, value) for value in moved):
-        if data is None or data.axis is not None or scale is None or zero is None or scale.size > 1:
+        if (
+            data is None
+            or data.axis is not None
+            or scale is None
+            or zero is None
+            or scale.size != 1
+        ):
             return Refusal("it does not quantise what was dequantised")
         same = data.value.dtype is node.output.dtype and int(zero.reshape(-1)[0]) == data.zero_point
         if not same or float(scale.reshape(-1)[0]) != float(data.scale):
