@@ -44,22 +44,27 @@ class Difference(NamedTuple):
     text: str
 
 
-def find_difference(results: Sequence[Array], expected: Sequence[Array]) -> Difference | None:
-    """The first result that differs by more than its type allows; None where all agree."""
+def find_difference(
+    results: Sequence[Array], expected: Sequence[Array], rounding: DType = DType.FLOAT32
+) -> Difference | None:
+    """The first result that differs by more than its type allows, or than a coarser one does that
+    float32 is rounded to on the way; None where all agree."""
     for index, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
-        difference = compare_arrays(ours, theirs, _bound(dtype_of(theirs.dtype)))
+        difference = compare_arrays(ours, theirs, _bound(dtype_of(theirs.dtype), rounding))
         if not difference.agrees:
             words = difference.words("the host's")
             return Difference(difference.max_absolute or 1.0, f"result {index} {words}")
     return None
 
 
-def _bound(dtype: DType) -> Bound:
+def _bound(dtype: DType, rounding: DType) -> Bound:
     if dtype in (DType.INT8, DType.UINT8):
         return Bound(steps=1, share=_TIPPED)
     if not dtype.is_float:
         return EQUAL
     relative, of_largest = TOLERANCES.get(dtype, _NARROWEST)
+    if dtype is DType.FLOAT32 and rounding is not DType.FLOAT32:
+        relative, of_largest = _NARROWEST  # networks may amplify what each layer rounds
     return Bound(relative=relative, of_largest=of_largest)
 
 

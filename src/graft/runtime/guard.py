@@ -257,7 +257,7 @@ class Guard:
         if self._restore(region, inputs, operands, memory):
             raise CaughtError(Fault.OVERWROTE, "it wrote over its inputs")
         region.deliver(host(operands, expected), expected)
-        self._compare(results, expected)
+        self._compare(region, results, expected)
         seconds = time.perf_counter() - begun
         self._budget.count_shadow(seconds - (ended - started))
         return spent
@@ -294,12 +294,12 @@ class Guard:
         begun = time.perf_counter()
         expected = HOST_MEMORY.empty(outputs)
         region.deliver(host(inputs, expected), expected)
-        self._compare(outputs, expected)
+        self._compare(region, outputs, expected)
         self._false_alarms += 1
         self._budget.count_shadow(time.perf_counter() - begun)
 
-    def _compare(self, results: Sequence[Array], expected: Sequence[Array]) -> None:
-        difference = find_difference(results, expected)
+    def _compare(self, region: Region, results: Sequence[Array], expected: Sequence[Array]) -> None:
+        difference = find_difference(results, expected, region.rounding)
         if difference is not None:
             missing = unwritten(results)
             fault = Fault.UNWRITTEN if missing else Fault.DIFFERS

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dtypes import Array, dtype_of
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError
 from graft.runtime.breaker import Breaker
 from graft.runtime.guard import AbandonedError, Guard, Policy
@@ -28,6 +28,7 @@ from graft.runtime.spaces import (
     device_of,
     is_simulated,
     refuse_arrays,
+    rounding_of,
     with_transfers,
 )
 
@@ -56,6 +57,7 @@ class Region:
     def __post_init__(self) -> None:
         self.guard = Guard(self.policy, self.device_breaker)
         self.simulated = self.keeps_deadlines = False
+        self.rounding = DType.FLOAT32
         if self.runner is not None:
             self._adopt(self.runner)
 
@@ -63,7 +65,7 @@ class Region:
         self.runner, self.device = runner, self.device or device_of(runner)
         self._with_transfers = with_transfers(runner)
         self.keeps_deadlines = bool(getattr(runner, "keeps_deadlines", False))
-        self.simulated = is_simulated(runner)
+        self.simulated, self.rounding = is_simulated(runner), rounding_of(runner)
         if self.simulated:
             self._modelled = Spent(0.0, runner.launch_seconds, runner.seconds, simulated=True)
 

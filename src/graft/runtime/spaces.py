@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.runtime.memory import aligned_copy, aligned_empty, unlocked
 
@@ -136,6 +136,12 @@ def is_simulated(runner: Runner) -> bool:
     """Whether the times of a runner are a model's: its `seconds`, its `launch_seconds`, and
     `transfer_seconds` of its device for so many bytes."""
     return bool(getattr(runner, "simulated", False))
+
+
+def rounding_of(runner: Runner) -> DType:
+    """What a runner rounds operands of float32 to: its `rounding`, by default nothing coarser."""
+    rounding: DType = getattr(runner, "rounding", DType.FLOAT32)
+    return rounding
 
 
 def with_transfers(runner: Runner) -> Runner:

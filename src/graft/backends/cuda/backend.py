@@ -85,7 +85,8 @@ class Cuda(Backend):
         return None
 
     def compile(self, region: Graph) -> bytes:
-        return blob_of(region, plan_region(region, self._plan_options))
+        plan = plan_region(region, self._plan_options)
+        return blob_of(region, plan, self.limits.rounding)
 
     def load(self, blob: bytes) -> runtime.Region:
         return runtime.load(blob)
@@ -107,7 +108,7 @@ def _inexpressible(node: Node) -> str:
     return results.reason if isinstance(results, Unexpressed) else ""
 
 
-def blob_of(region: Graph, plan: RegionPlan) -> bytes:
+def blob_of(region: Graph, plan: RegionPlan, rounding: DType) -> bytes:
     """A plan as what `runtime.load` reads."""
     offsets, total = plan.offsets()
     constants: dict[str, Array] = dict(plan.constants)
@@ -122,6 +123,7 @@ def blob_of(region: Graph, plan: RegionPlan) -> bytes:
             "shared": launch.shared_bytes,
             "label": launch.label,
             "arena_bytes": total,
+            "rounding": rounding.value,
         }
         nodes.append({"op": launch.kernel, "inputs": names, "attrs": attrs, "outputs": []})
     inputs = [

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from graft.backends.cuda.driver import Device, Graph, Launch, Memory, device
+from graft.base.dtypes import DType
 from graft.runtime.json_graph import unpack
 from graft.runtime.loaders import versioned
 from graft.runtime.memory import aligned_size
@@ -48,8 +49,9 @@ class Region:
         self._constants = self.device.reserve(packed.nbytes)
         self.device.upload(packed, self._constants)
         self.device.synchronize()
-        extents = described.nodes[0].attrs["arena_bytes"] if described.nodes else 0
-        self._arena = self.device.reserve(int(extents))
+        facts = described.nodes[0].attrs if described.nodes else {}
+        self.rounding = DType(facts.get("rounding", DType.FLOAT32))
+        self._arena = self.device.reserve(int(facts.get("arena_bytes", 0)))
         self._names = [tensor.name for tensor in described.inputs] + list(described.outputs)
         self.labels = [str(node.attrs["label"]) for node in described.nodes]
         self._launches: list[tuple[Launch, list[int | str]]] = []
