@@ -57,7 +57,7 @@ class Cuda(Backend):
     device = "sm_90a"
 
     def __init__(self, precision: str = "float32", is_accurate: bool = False) -> None:
-        self._plan_options = Options(DType(precision), not is_accurate)
+        self.plan_options = Options(DType(precision), not is_accurate)
         # TF32 has as many digits as float16.
         rounding = DType.BFLOAT16 if precision == "bfloat16" else DType.FLOAT16
         exact = is_accurate and precision == "float32"
@@ -65,13 +65,13 @@ class Cuda(Backend):
 
     @property
     def options(self) -> dict[str, str]:
-        return {name: str(value) for name, value in asdict(self._plan_options).items()}
+        return {name: str(value) for name, value in asdict(self.plan_options).items()}
 
     def missing(self) -> str:
         return driver.missing()
 
     def configured(self, settings: Settings) -> Cuda:
-        return Cuda(self._plan_options.dtype.value, settings.accuracy is Accuracy.STRICT)
+        return Cuda(self.plan_options.dtype.value, settings.accuracy is Accuracy.STRICT)
 
     def patterns(self) -> PatternTable:
         expressed = [name for name in OPS if OPS.get(name).expression is not None]
@@ -85,7 +85,7 @@ class Cuda(Backend):
         return None
 
     def compile(self, region: Graph) -> bytes:
-        plan = plan_region(region, self._plan_options)
+        plan = plan_region(region, self.plan_options)
         return blob_of(region, plan, self.limits.rounding)
 
     def load(self, blob: bytes) -> runtime.Region:

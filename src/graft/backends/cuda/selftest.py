@@ -23,6 +23,9 @@ import numpy as np
 from graft.backends.cuda import driver, runtime
 from graft.backends.cuda.backend import Cuda
 from graft.backends.cuda.operands import shape_of
+from graft.backends.cuda.plan import plan_region
+from graft.backends.cuda.problem import Product
+from graft.backends.cuda.tune import tune
 from graft.base.dtypes import Array, DType
 from graft.byoc.region import for_backend
 from graft.frontends.onnx.importer import import_model
@@ -266,6 +269,24 @@ def check_cases() -> int:
     return failures
 
 
+def products_of(path: Path, precision: str) -> list[Product]:
+    """The products of a network."""
+    graph = for_backend(optimize(import_model(str(path))))
+    plan = plan_region(graph, backend_for(precision).plan_options)
+    return [launch.product for launch in plan.launches if launch.product is not None]
+
+
+def tune_networks(paths: Sequence[Path], precisions: Sequence[str]) -> None:
+    """Measure schedules of all products, for this run and later ones."""
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        jobs = [pool.submit(products_of, path, one) for path in paths for one in precisions]
+        products = [product for job in jobs for product in job.result()]
+    begun = time.perf_counter()
+    times = tune(driver.device(), products)
+    count, seconds = sum(map(len, times.values())), time.perf_counter() - begun
+    print(f"tuned {len(times)} products by {count} kernels in {seconds:.0f} s", flush=True)
+
+
 def compiled_network(path: Path, precision: str) -> tuple[str, float, Path]:
     """A network as one region, in a file, since other processes make others."""
     begun = time.perf_counter()
@@ -335,6 +356,7 @@ def main() -> int:
     parser.add_argument("--networks", nargs="*", default=["*"], help="which of them")
     parser.add_argument("--precisions", nargs="*", default=["float16", "float32"])
     parser.add_argument("--skip-cases", action="store_true")
+    parser.add_argument("--tune", action="store_true", help="measure schedules of products first")
     parser.add_argument("--profiles", type=Path, help="a folder for the times of launches")
     options = parser.parse_args()
     reason = driver.missing()
@@ -348,6 +370,8 @@ def main() -> int:
         paths = [
             p for name in options.networks for p in sorted(options.models.glob(f"{name}.onnx"))
         ]
+        if options.tune:
+            tune_networks(paths, options.precisions)
         failures += check_networks(paths, options.precisions, options.profiles)
     print(f"{failures} failures")
     return int(failures > 0)
