@@ -85,8 +85,9 @@ class Device:
         self._context = c_void_p()
         self.call("cuDevicePrimaryCtxRetain", byref(self._context), number)
         self._bound = threading.local()
-        self.stream = c_void_p()
-        self.driver("cuStreamCreate", byref(self.stream), 0)
+        self.stream, self._capturing = c_void_p(), c_void_p()
+        for stream in (self.stream, self._capturing):
+            self.driver("cuStreamCreate", byref(stream), 0)
 
     def call(self, name: str, *arguments: Any) -> None:
         """A call that needs no context."""
@@ -182,7 +183,9 @@ class Device:
             self.driver("cuFuncSetAttribute", function, _DYNAMIC_SHARED, shared_bytes)
         return function
 
-    def launch(self, launch: Launch, addresses: Sequence[int]) -> None:
+    def launch(
+        self, launch: Launch, addresses: Sequence[int], stream: c_void_p | None = None
+    ) -> None:
         """Start a kernel on memory at these addresses, as soon as the one before lets it."""
         values = (c_void_p * len(addresses))(*addresses)
         first, size = ctypes.addressof(values), ctypes.sizeof(c_void_p)
@@ -193,21 +196,23 @@ class Device:
             (c_uint * 3)(*launch.grid),
             (c_uint * 3)(launch.threads, 1, 1),
             launch.shared_bytes,
-            self.stream,
+            stream or self.stream,
             ctypes.pointer(attribute),
             1,
         )
         self.driver("cuLaunchKernelEx", byref(config), launch.function, arguments, None)
 
-    def capture(self, issue: Callable[[], None]) -> Graph:
-        """What `issue` launches, as a graph to be launched as a whole."""
+    def capture(self, issue: Callable[[c_void_p], None]) -> Graph:
+        """What `issue` launches into a stream, as a graph to be launched as a whole.
+
+        That stream is for capturing alone: other threads go on using the device's own."""
         with self._lock:
-            self.driver("cuStreamBeginCapture_v2", self.stream, _THREAD_LOCAL)
+            self.driver("cuStreamBeginCapture_v2", self._capturing, _THREAD_LOCAL)
             graph = c_void_p()
             try:
-                issue()
+                issue(self._capturing)
             finally:
-                self.driver("cuStreamEndCapture", self.stream, byref(graph))
+                self.driver("cuStreamEndCapture", self._capturing, byref(graph))
         return Graph(self, graph)
 
     def seconds(self, issue: Callable[[], None], count: int) -> float:

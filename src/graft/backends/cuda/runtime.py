@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_void_p
 from typing import Any
 
 import numpy as np
@@ -86,15 +87,18 @@ class Region:
             return self._arena.address + int(name.partition("+")[2])
         return name
 
-    def issue(self, addresses: dict[str, int]) -> None:
+    def issue(self, addresses: dict[str, int], stream: c_void_p | None = None) -> None:
         """Launch all kernels, operands being at these addresses."""
         for number in range(len(self._launches)):
-            self.launch(number, addresses)
+            self.launch(number, addresses, stream)
 
-    def launch(self, number: int, addresses: dict[str, int]) -> None:
+    def launch(
+        self, number: int, addresses: dict[str, int], stream: c_void_p | None = None
+    ) -> None:
         """Launch one kernel."""
         launch, places = self._launches[number]
-        self.device.launch(launch, [p if isinstance(p, int) else addresses[p] for p in places])
+        found = [place if isinstance(place, int) else addresses[place] for place in places]
+        self.device.launch(launch, found, stream)
 
     def described(self, number: int) -> str:
         """The grid of a launch, in words."""
@@ -123,7 +127,7 @@ class Region:
             return
         graph = self._graphs[key]
         if graph is None:
-            graph = self.device.capture(lambda: self.issue(addresses))
+            graph = self.device.capture(lambda stream: self.issue(addresses, stream))
             self._graphs[key] = graph
         graph.launch()
 

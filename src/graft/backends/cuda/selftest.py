@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from ctypes import c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +234,9 @@ def profile(region: runtime.Region, inputs: Sequence[Array], outputs: Sequence[A
     addresses, lines = region.addresses(*memory), list[str]()
     for number, label in enumerate(region.labels):
 
-        def repeated(number: int = number) -> None:
+        def repeated(stream: c_void_p, number: int = number) -> None:
             for _ in range(_REPEATED):
-                region.launch(number, addresses)
+                region.launch(number, addresses, stream)
 
         graph = gpu.capture(repeated)
         graph.launch()

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from ctypes import c_void_p
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -149,9 +150,9 @@ def _measured(
         function = device.function(module, "product", schedule.shared_bytes)
         launch = Launch(function, schedule.grid(product), schedule.threads, schedule.shared_bytes)
 
-        def issue(launch: Launch = launch) -> None:
+        def issue(stream: c_void_p, launch: Launch = launch) -> None:
             for _ in range(_LAUNCHES):
-                device.launch(launch, addresses)
+                device.launch(launch, addresses, stream)
 
         try:
             graph = device.capture(issue)
