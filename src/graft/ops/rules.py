@@ -169,7 +169,9 @@ def described(function: Callable[..., Any]) -> dict[str, Any]:
     The class of the attributes is the annotation of its first parameter; the first paragraph of its
     docstring is the summary."""
     definition = cast(FunctionType, function)
-    attrs = definition.__globals__.get(next(iter(definition.__annotations__.values()), ""))
+    attrs = next(iter(definition.__annotations__.values()), None)
+    if isinstance(attrs, str):  # in a module that postpones the evaluation of annotations
+        attrs = definition.__globals__.get(attrs)
     return {
         "attrs": attrs if isinstance(attrs, type) and issubclass(attrs, Attrs) else Attrs,
         "summary": " ".join((function.__doc__ or "").partition("\n\n")[0].split()).rstrip("."),

@@ -442,9 +442,32 @@ def _arange(rule: SizeRule, node: Node) -> _Shapes | None:
     return [[_known(ceildiv(span, step))]]
 
 
+def _dft(rule: SizeRule, node: Node) -> _Shapes | None:
+    """A transform along any axis but the last; one along a known axis is the type rule's."""
+    shape, length_operand, operand = _shape(node.inputs[0]), _operand(node, 1), _operand(node, 2)
+    if operand is None:
+        return None
+    attrs = typing.cast("Any", node.attrs)
+    axes = _Axes(rule, len(shape), operand, None)
+    rule.require_zero(axes.any[-1], "the axis is that of real and imaginary part")
+    halved = attrs.onesided and not attrs.inverse
+    mirrored = attrs.onesided and attrs.inverse
+    length: Dim | None = attrs.dft_length
+    if length_operand is not None:
+        length = rule.number(length_operand, 0, "dft_length")
+    extents: list[Dim] = []
+    for dim, chosen in zip(shape[:-1], axes.any, strict=False):
+        own: AnyDim = length if length is not None else (dim - 1) * 2 if mirrored else dim
+        rule.require_zero(chosen * dim_max(1 - own, 0), "a transform without a length")
+        own = own // 2 + 1 if halved else own
+        extents.append(_known(dim + chosen * (own - dim)))
+    return [[*extents, 1 if mirrored else 2]]
+
+
 _FORMULAS: dict[str, Callable[[SizeRule, Node], _Shapes | None]] = {
     **dict.fromkeys(("max", "mean", "min", "prod", "sum"), _reduction),
     "arange": _arange,
+    "dft": _dft,
     "expand_dims": _expand_dims,
     "nn.pad": _pad,
     "reshape": _reshape,
