@@ -130,7 +130,7 @@ def compile_options(
 
 def _names_of(target: str | Sequence[str]) -> list[str]:
     if isinstance(target, str):
-        return [target]
+        return [name.strip() for name in target.split(",")]
     if not isinstance(target, Sequence) or not all(isinstance(name, str) for name in target):
         raise UserError(f"target={target!r}: it is the name of a backend, or a list of names")
     return list(target)

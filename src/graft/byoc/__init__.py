@@ -10,6 +10,7 @@ from graft.byoc.boundary import in_wished_form
 from graft.byoc.contract import Backend, Cost, Limits, Match, Runner, Source
 from graft.byoc.discover import register_backend
 from graft.byoc.formats.json_graph import JsonBackend
+from graft.byoc.sizes import node_work
 from graft.rewrite.pattern import (
     formula,
     is_constant,
@@ -36,6 +37,7 @@ __all__ = [
     "is_op",
     "is_tuple",
     "is_tuple_get_item",
+    "node_work",
     "op",
     "register_backend",
     "register_op_attr",

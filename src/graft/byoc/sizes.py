@@ -35,7 +35,9 @@ def value_bytes(value: Value) -> int:
 
 
 def node_work(node: Node) -> Amounts:
-    """What a node does."""
+    """What a node does: multiply-accumulates, other operations, and bytes read and written.
+
+    Numbers whatever the shapes are: a symbol counts as 100."""
     types = [None if value is None else value.type for value in node.inputs]
     work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
     return Amounts(number(work.macs), number(work.flops), number(work.bytes))
