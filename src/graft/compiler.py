@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from graft.base.callbacks import author_code
 from graft.base.errors import UnsupportedError, UserError
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.choose import TIME_LIMIT
-from graft.byoc.contract import HOME, REFERENCE
+from graft.byoc.contract import HOME, REFERENCE, Backend
 from graft.byoc.discover import backend_named, find_backends, own_backend
 from graft.byoc.executable import Accuracy, Executable, Settings
 from graft.byoc.isolate import Isolation, isolated
@@ -124,8 +125,14 @@ def compile_options(
     if not rest or REFERENCE in names:  # looking for backends takes longer than a small model
         return options
     result, deadline = find_backends(), options.policy.deadline or DEADLINE
-    chosen = (isolated(backend_named(name, result), isolation, deadline) for name in rest)
-    return replace(options, accelerators=tuple(chosen))
+    chosen = (_configured(backend_named(name, result), settings) for name in rest)
+    accelerators = (isolated(backend, isolation, deadline) for backend in chosen)
+    return replace(options, accelerators=tuple(accelerators))
+
+
+def _configured(backend: Backend, settings: Settings) -> Backend:
+    with author_code(f"{backend.name}.configured", backend.configured):
+        return backend.configured(settings)
 
 
 def _names_of(target: str | Sequence[str]) -> list[str]:

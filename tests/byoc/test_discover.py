@@ -18,6 +18,8 @@ from graft.byoc.discover import (
     register_backend,
     unregister_backend,
 )
+from graft.byoc.executable import Accuracy, Settings
+from graft.compiler import compile_options
 
 
 class Good(Backend):
@@ -136,3 +138,25 @@ def test_the_packages_own_backends_load() -> None:
     found = find_backends()
     assert found.broken == ()
     assert {"host", "reference", "simnpu"} <= set(found.backends)
+
+
+class Configurable(Good):
+    """Keeps what it is configured with."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings
+
+    def configured(self, settings: Settings) -> Backend:
+        if settings.threads == 13:
+            raise RuntimeError("no thirteen")
+        return Configurable(settings)
+
+
+def test_accelerators_get_the_users_settings() -> None:
+    register_backend(Configurable())
+    settings = Settings(accuracy=Accuracy.STRICT)
+    (backend,) = compile_options("good, host", settings).accelerators
+    assert isinstance(backend, Configurable)
+    assert backend.settings == settings
+    with pytest.raises(UserError, match=r"good.configured raised RuntimeError: no thirteen"):
+        compile_options(["good"], Settings(threads=13))
