@@ -298,8 +298,8 @@ class _Kernel(TensorCode):
             self.writer.assembly("st.shared.v2.f32 [$0], {$1, $2};", "r,f,f", (), place, *facts)
         self.writer.barrier()
         vectors = QUERIES * size // LANES
-        for turn in range(math.ceil(vectors / (THREADS))):
-            number = self.thread + turn * THREADS
+        for iteration in range(math.ceil(vectors / (THREADS))):
+            number = self.thread + iteration * THREADS
             at_row, column = number // (size // LANES), number % (size // LANES) * LANES
             query = self.first + at_row
             inside = builder.binary(

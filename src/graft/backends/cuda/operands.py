@@ -112,8 +112,8 @@ def _batch_matmul(node: Node, dtype: DType, literals: Literals) -> Operands | No
     rank, count = len(batch), math.prod(batch)
     if batch != other or not batch:
         return None
-    keep, turn = tuple(range(rank + 2)), (*range(rank), rank + 1, rank)
-    orders = turn if attrs.transpose_a else keep, keep if attrs.transpose_b else turn
+    keep, swap = tuple(range(rank + 2)), (*range(rank), rank + 1, rank)
+    orders = swap if attrs.transpose_a else keep, keep if attrs.transpose_b else swap
     (*_, rows, depth) = (shape_of(left)[axis] for axis in orders[0])
     (*_, columns, _) = (shape_of(right)[axis] for axis in orders[1])
     pad = _padding(depth, dtype)

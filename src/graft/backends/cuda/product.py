@@ -267,8 +267,8 @@ class _Kernel(TensorCode):
         column = self.warp[1] * wide + (lane & 7) + (lane // 16) * 8
         b_place = column * ROW + ((((lane // 8) & 1) ^ (lane & 7)) * CHUNK)
         atoms, deep = ROW // ATOM, self.schedule.warps[2]
-        for turn in range(atoms // deep):
-            shift = self.warp[2] * ATOM + turn * deep * ATOM if deep > 1 else turn * ATOM
+        for iteration in range(atoms // deep):
+            shift = self.warp[2] * ATOM + iteration * deep * ATOM if deep > 1 else iteration * ATOM
             a_parts = [
                 self.fragment(a_slot + (a_place ^ shift) + i * 16 * ROW) for i in range(tall // 16)
             ]
@@ -317,11 +317,11 @@ class _Kernel(TensorCode):
         schedule, product, lanes = self.schedule, self.product, self.epilogue.lanes
         self._meet()
         vectors = schedule.rows * schedule.columns // lanes
-        turns = math.ceil(vectors / (schedule.threads * schedule.split))
+        iterations = math.ceil(vectors / (schedule.threads * schedule.split))
         across = schedule.columns // lanes
-        for turn in range(turns):
+        for iteration in range(iterations):
             number = self.thread + self.rank * schedule.threads
-            number = number + turn * schedule.threads * schedule.split
+            number = number + iteration * schedule.threads * schedule.split
             row, column = number // across, number % across * lanes
             m, n = self.first_row + row, self.first_column + column
             inside = self.builder.binary("and", m.below(product.rows), n.below(product.columns))

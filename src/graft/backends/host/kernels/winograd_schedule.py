@@ -164,7 +164,7 @@ def _product_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     chunk, vectors = schedule.chunk, schedule.vectors
     tiles = MANY_TILES if extents.tiles is None else extents.tiles
     sizes = balanced(chunk, most_pixels(target.vector_registers, vectors))
-    turns = sum(count for _, count in sizes)
+    iterations = sum(count for _, count in sizes)
     often = extents.points * -(-tiles // chunk) * (extents.outputs // schedule.slab)
     panel = schedule.slab * _FLOAT
     weights = weight_cycles(machine, panel, panel * inputs)
@@ -173,8 +173,8 @@ def _product_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
         weights = 0.0
         kept = inputs // schedule.depth_block - 1
         kept *= 1 / machine.vector_loads + 1 / machine.vector_stores
-    weights = max(weights, stream_cycles(machine, panel, 0) / turns)
-    far = _far_cycles(target, extents, schedule) / (often * turns * inputs)
+    weights = max(weights, stream_cycles(machine, panel, 0) / iterations)
+    far = _far_cycles(target, extents, schedule) / (often * iterations * inputs)
     total = 0.0
     for size, count in sizes:
         incoming = weights + data_cycles(machine, size * _FLOAT)
