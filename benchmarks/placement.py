@@ -23,7 +23,7 @@ from benchmarks.harness import (
     network_path,
 )
 from benchmarks.pages import DOCUMENT, paragraph, table
-from graft.byoc.contract import HOME
+from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.discover import own_backend
 from graft.byoc.measure import samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, regions
@@ -91,7 +91,7 @@ def sections(record: Record) -> Iterator[Section]:
 
 def placed(network: str, graph: Graph) -> Placed:
     """All schemes on one network."""
-    host = own_backend(HOME)
+    host = own_backend(HOST_BACKEND)
     pricing = Pricing(host, host.time_groups(graph, samples(graph)), store=None)
     start = time.perf_counter()
     placed = partition(graph, [own_backend("simnpu")], pricing, PartitionOptions())

@@ -128,20 +128,20 @@ def test_results_in_the_place_of_inputs(model: Any) -> None:
 
 READ_ONLY = np.zeros((2, 3), np.float32)
 READ_ONLY.flags.writeable = False
-HOME = np.zeros((2, 3), np.float32)
+ZEROS = np.zeros((2, 3), np.float32)
 
 
 @pytest.mark.parametrize(
     ("change", "outputs", "message"),
     [
-        ({"x": HOME.astype(np.float64)}, {}, r"the input 'x' wants float32\[\w, 3\], not float64"),
-        ({"x": HOME[:, :2].copy()}, {}, r"the input 'x' wants float32\[\w, 3\], not .*\[2, 2\]"),
+        ({"x": ZEROS.astype(np.float64)}, {}, r"the input 'x' wants float32\[\w, 3\], not float64"),
+        ({"x": ZEROS[:, :2].copy()}, {}, r"the input 'x' wants float32\[\w, 3\], not .*\[2, 2\]"),
         ({"x": [["a"]]}, {}, "the input 'x'|not a dtype|strings"),
-        ({"q": HOME}, {}, "there is no input 'q'"),
-        ({}, {"q": HOME}, "there is no output 'q'"),
+        ({"q": ZEROS}, {}, "there is no input 'q'"),
+        ({}, {"q": ZEROS}, "there is no output 'q'"),
         ({}, {"y": READ_ONLY}, "the array for the output 'y' is read-only"),
         ({}, {"y": [[0.0] * 3] * 2}, "the array for the output 'y' is a list"),
-        ({}, {"y": HOME, "z": HOME[::-1]}, "the output 'z' overlaps another output's"),
+        ({}, {"y": ZEROS, "z": ZEROS[::-1]}, "the output 'z' overlaps another output's"),
     ],
 )
 def test_wrong_arrays_are_refused_when_they_are_bound(
@@ -153,13 +153,13 @@ def test_wrong_arrays_are_refused_when_they_are_bound(
 
 def test_missing_inputs_are_refused(model: Any) -> None:
     with pytest.raises(graft.UserError, match="the input 'w' is missing"):
-        model.bind({"x": HOME})
+        model.bind({"x": ZEROS})
 
 
 def test_outputs_of_wrong_sizes_are_refused(model: Any) -> None:
     if not any(True for _ in model.program.segments):
         pytest.skip("the evaluator finds sizes when it runs")
-    for wrong in (HOME[:1], HOME.astype(np.float64)):
+    for wrong in (ZEROS[:1], ZEROS.astype(np.float64)):
         with pytest.raises(graft.UserError, match="the output 'y'"):
             model.bind(fresh(), {"y": wrong})
 

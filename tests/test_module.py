@@ -94,18 +94,18 @@ def test_results_may_replace_inputs(module: graft.Module) -> None:
 
 READ_ONLY = np.zeros((2, 3), np.float32)
 READ_ONLY.flags.writeable = False
-HOME = np.zeros((2, 3), np.float32)
+ZEROS = np.zeros((2, 3), np.float32)
 
 
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        ({"q": HOME}, "there is no output 'q'"),
-        ({"y": HOME[:1]}, r"the output 'y' wants float32\[2, 3\], not float32\[1, 3\]"),
+        ({"q": ZEROS}, "there is no output 'q'"),
+        ({"y": ZEROS[:1]}, r"the output 'y' wants float32\[2, 3\], not float32\[1, 3\]"),
         ({"y": np.zeros((2, 3))}, r"the output 'y' wants float32\[2, 3\], not float64\[2, 3\]"),
         ({"y": READ_ONLY}, "the array for the output 'y' is read-only"),
         ({"y": [[0.0] * 3] * 2}, "the array for the output 'y' is a list"),
-        ({"y": HOME, "z": HOME[::-1]}, "the array for the output 'z' overlaps another output's"),
+        ({"y": ZEROS, "z": ZEROS[::-1]}, "the array for the output 'z' overlaps another output's"),
     ],
 )
 def test_bad_homes_are_refused(module: graft.Module, outputs: dict[str, Any], message: str) -> None:

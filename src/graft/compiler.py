@@ -13,7 +13,7 @@ from graft.base.callbacks import author_code
 from graft.base.errors import UnsupportedError, UserError
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.choose import TIME_LIMIT
-from graft.byoc.contract import HOME, REFERENCE, Backend
+from graft.byoc.contract import HOST_BACKEND, REFERENCE, Backend
 from graft.byoc.discover import backend_named, find_backends, own_backend
 from graft.byoc.executable import Accuracy, Executable, Settings
 from graft.byoc.isolate import Isolation, isolated
@@ -41,7 +41,7 @@ from graft.stages import (
 )
 from graft.target.target import HOST
 
-DEFAULT_TARGET = (HOME,)
+DEFAULT_TARGET = (HOST_BACKEND,)
 
 Model = Source | Imported | Optimized
 
@@ -119,9 +119,9 @@ def compile_options(
         count_threads(None, settings.threads)
     if REFERENCE in names and names[0] != REFERENCE:
         raise UserError("the reference backend runs whole models", hint="target='reference'")
-    host = own_backend(REFERENCE if REFERENCE in names else HOME).configured(settings)
+    host = own_backend(REFERENCE if REFERENCE in names else HOST_BACKEND).configured(settings)
     options = CompileOptions(host, settings, **others)
-    rest = [name for name in dict.fromkeys(names) if name not in (HOME, REFERENCE)]
+    rest = [name for name in dict.fromkeys(names) if name not in (HOST_BACKEND, REFERENCE)]
     if not rest or REFERENCE in names:  # looking for backends takes longer than a small model
         return options
     result, deadline = find_backends(), options.policy.deadline or DEADLINE

@@ -9,7 +9,7 @@ from typing import Any
 
 from graft.base.names import printable
 from graft.byoc.candidates import placeable
-from graft.byoc.contract import HOME, REFERENCE
+from graft.byoc.contract import HOST_BACKEND, REFERENCE
 from graft.byoc.plan import Plan
 from graft.byoc.sizes import node_work
 from graft.byoc.trust import Demotion
@@ -43,7 +43,7 @@ class Placement:
         left, python = linked.executable.reference_nodes, linked.executable.python_nodes
         if linked.offloaded is None:
             total = sum(1 for _ in linked.graph.walk())
-            counts = {HOME: total - len(left), REFERENCE: len(left)}
+            counts = {HOST_BACKEND: total - len(left), REFERENCE: len(left)}
             return cls(_counted(counts), left, python=python)
         macs = {node: node_work(node).macs for node in placeable(linked.graph)}
         placed = tuple(
@@ -56,7 +56,7 @@ class Placement:
             for item in linked.compiled
         )
         evaluated = sum(node.output.name in left for node in macs)
-        counts = {HOME: len(macs) - evaluated - sum(len(region.nodes) for region in placed)}
+        counts = {HOST_BACKEND: len(macs) - evaluated - sum(len(region.nodes) for region in placed)}
         for region in placed:
             counts[region.backend] = counts.get(region.backend, 0) + len(region.nodes)
         return cls(

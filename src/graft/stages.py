@@ -22,7 +22,7 @@ from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.annotate import Pins
 from graft.byoc.boundary import with_wishes
 from graft.byoc.choose import TIME_LIMIT
-from graft.byoc.contract import HOME, Backend, Cost
+from graft.byoc.contract import HOST_BACKEND, Backend, Cost
 from graft.byoc.executable import Accuracy, Executable, Lowering, Settings
 from graft.byoc.measure import DEADLINE, samples
 from graft.byoc.offload import OffloadedGraph, Planned, offload
@@ -151,7 +151,7 @@ class Placed:
             return []
         versions = {name: backend.version for name, backend in self.backends.items()}
         planned = regions_of(self.plan, self.graph, versions)
-        others = [(name, nodes) for name, nodes in planned if name != HOME]
+        others = [(name, nodes) for name, nodes in planned if name != HOST_BACKEND]
         missing = [name for name, _ in others if name not in self.backends]
         if missing:
             raise UserError(f"the plan wants '{missing[0]}', which is not among the targets")

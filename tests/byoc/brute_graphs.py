@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from graft.byoc.contract import HOME
+from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.place import HOST_STEP
 from graft.byoc.sizes import node_work
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import tensor
 from graft.rewrite.pattern import Pattern, apply, is_constant, wildcard
+from graft.runtime.regions import HOST_SPACE
 
 Tree = Any
 
@@ -87,7 +88,7 @@ def random_devices(draw: random.Random, graph: Graph) -> list[Device]:
     latency = draw.choice([0.0, 2e-6, 8e-6])
     for name in ("one", "two")[: draw.randint(1, 2)]:
         table = {f"p{n}": random_tree(draw, graph) for n in range(draw.randint(1, 4))}
-        space = draw.choice([HOME, "card"])
+        space = draw.choice([HOST_SPACE, "card"])
         devices.append(Device(name, table, space, draw.choice([0.0, 1e-5]), latency))
     return devices
 
@@ -175,7 +176,7 @@ def candidates(graph: Graph, devices: Sequence[Device]) -> set[Candidate]:
         if node.op.name == "constant":
             continue
         seconds = node_work(node).bytes / HOST_BYTES + PER_NODE
-        found.add((HOME, frozenset([node]), seconds))
+        found.add((HOST_BACKEND, frozenset([node]), seconds))
         for device in devices:
             for tree in device.table.values():
                 for form in forms(tree):
@@ -221,23 +222,23 @@ def _covers(nodes: Sequence[Node], options: Sequence[Candidate]) -> Iterator[tup
 
 
 def _transfers(graph: Graph, cover: Sequence[Candidate], devices: Sequence[Device]) -> float:
-    spaces = {HOME: HOME, **{device.name: device.space for device in devices}}
+    spaces = {HOST_BACKEND: HOST_SPACE, **{device.name: device.space for device in devices}}
     where = {node: spaces[name] for name, nodes, _ in cover for node in nodes}
     total = 0.0
     for value in (*graph.inputs, *(v for node in where for v in node.outputs)):
         producer = graph.producers.get(value)
-        made = HOME if producer is None else where[producer]
+        made = HOST_SPACE if producer is None else where[producer]
         wanted = {where[node] for node in where if value in node.args}
-        wanted |= {HOME} if value in graph.outputs else set()
+        wanted |= {HOST_SPACE} if value in graph.outputs else set()
         latency = devices[0].latency
-        crossings = [space for space in (*(wanted - {made}),) if space != HOME]
-        total += latency * (len(crossings) + (made != HOME and bool(wanted - {made})))
+        crossings = [space for space in (*(wanted - {made}),) if space != HOST_SPACE]
+        total += latency * (len(crossings) + (made != HOST_SPACE and bool(wanted - {made})))
     return total
 
 
 def _launches(graph: Graph, cover: Sequence[Candidate], devices: Sequence[Device]) -> float:
     """The cheapest order: neighbours on one device share a launch; infinite for a cycle."""
-    price = {HOME: 0.0, **{device.name: device.launch + HOST_STEP for device in devices}}
+    price = {HOST_BACKEND: 0.0, **{device.name: device.launch + HOST_STEP for device in devices}}
     owner = {node: number for number, (_, nodes, _) in enumerate(cover) for node in nodes}
     needs = [
         {
@@ -260,4 +261,4 @@ def _launches(graph: Graph, cover: Sequence[Candidate], devices: Sequence[Device
             for number, name in names
         )
 
-    return best(frozenset(), HOME)
+    return best(frozenset(), HOST_BACKEND)

@@ -11,7 +11,7 @@ from tests.byoc.fakes import Fake, flat
 
 import graft
 from graft.base.dtypes import Array, DType
-from graft.byoc.boundary import HOME_FORM, Form, form_of, in_wished_form, wished, with_wishes
+from graft.byoc.boundary import HOST_FORM, Form, form_of, in_wished_form, wished, with_wishes
 from graft.byoc.contract import Limits
 from graft.byoc.discover import register_backend, unregister_backend
 from graft.byoc.formats.onnx_model import to_onnx
@@ -61,9 +61,9 @@ FORMS = [
     (tensor("float32", *SHAPE), BOTH, Form("NCHW16c", DType.FLOAT16)),
     (tensor("int8", *SHAPE), BOTH, Form("NCHW16c")),
     (tensor("float32", 1, 20, 5, 7), BOTH, Form("NCHW", DType.FLOAT16)),  # no whole blocks
-    (tensor("float32", 3, 5), NHWC, HOME_FORM),
-    (tensor("int64", 3, 5), HALF, HOME_FORM),
-    (tensor("float32", *SHAPE), Limits(), HOME_FORM),
+    (tensor("float32", 3, 5), NHWC, HOST_FORM),
+    (tensor("int64", 3, 5), HALF, HOST_FORM),
+    (tensor("float32", *SHAPE), Limits(), HOST_FORM),
 ]
 
 
@@ -71,7 +71,7 @@ FORMS = [
 def test_wishes(type_: object, limits: Limits, form: Form) -> None:
     value = Value("v", type_)  # type: ignore[arg-type]
     assert form_of(value, limits) == form
-    assert converts(value, limits) is (form != HOME_FORM)
+    assert converts(value, limits) is (form != HOST_FORM)
 
 
 @pytest.mark.parametrize("limits", [NHWC, HALF, BOTH])

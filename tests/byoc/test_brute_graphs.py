@@ -19,7 +19,7 @@ from tests.byoc.brute_graphs import (
 from tests.byoc.fakes import Fake
 
 from graft.byoc.candidates import find_candidates
-from graft.byoc.contract import HOME, Cost, Limits, Match
+from graft.byoc.contract import HOST_BACKEND, Cost, Limits, Match
 from graft.byoc.partition import PartitionOptions, partition
 from graft.byoc.price import Pricing
 from graft.ir.graph import Graph
@@ -53,10 +53,12 @@ def test_equals_brute_force(chunk: int) -> None:
         offered = {
             (one.backend, frozenset(one.nodes))
             for one in find_candidates(graph, backends).candidates
-            if one.backend != HOME
+            if one.backend != HOST_BACKEND
         }
         expected = candidates(graph, devices)
-        assert offered == {(name, nodes) for name, nodes, _ in expected if name != HOME}, seed
+        assert offered == {(name, nodes) for name, nodes, _ in expected if name != HOST_BACKEND}, (
+            seed
+        )
         found = partition(graph, backends, Pricing(HOST, {}), PartitionOptions(time_limit=600.0))
         assert found.plan.predicted == pytest.approx(cheapest(graph, devices), rel=1e-6), seed
         assert found.choice.proven, seed

@@ -257,7 +257,7 @@ def test_carried_sequence_and_optional() -> None:
     assert result_types(graph) == ["sequence<float32[?]>"]
     same(evaluate(graph, [turns(3), None, ramp(4)]), [[ramp(4), ramp(0), ramp(1), ramp(2)]])
     same(evaluate(graph, [turns(1), [ramp(2)], ramp(4)]), [[ramp(2), ramp(0)]])
-    with pytest.raises(EvaluationError, match="no turn was made, and the initial %w is empty"):
+    with pytest.raises(EvaluationError, match="no iteration ran, and the initial %w is empty"):
         evaluate(graph, [turns(0), None, ramp(4)])
 
 

@@ -35,7 +35,7 @@ N, M, K = symbol("n"), symbol("m"), symbol("k")
 
 
 def body_of(build: Any, *types: Type) -> Graph:
-    """A body that goes on; `build` takes the number of the turn, carried values and captures."""
+    """A body that goes on; `build` takes the iteration number, carried values and captures."""
 
     def whole(g: Builder, turn: Value, on: Value, *values: Value) -> tuple[Value, ...]:
         found = build(g, turn, *values)

@@ -17,7 +17,7 @@ import numpy as np
 
 from graft.base.callbacks import author_code
 from graft.base.errors import UserError
-from graft.byoc.contract import HOME, Backend, Match
+from graft.byoc.contract import HOST_BACKEND, Backend, Match
 from graft.ir.graph import Node
 from graft.ops import OPS
 from graft.rewrite.pattern import Formula, Pattern, formula, leaves
@@ -150,7 +150,7 @@ class Pins:
 
     def verdict(self, node: Node, backend: str) -> Refusal | None:
         """Why the node must not run on the backend, or None where nothing speaks against it."""
-        if node in self.released and backend == HOME:
+        if node in self.released and backend == HOST_BACKEND:
             return None
         for pin in self.pins:
             if (pin.backend == backend) == pin.forbidden and fits(node, pin.glob):

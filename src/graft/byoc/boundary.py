@@ -29,7 +29,7 @@ class Form:
     dtype: DType | None = None  # None: as the graph has it
 
 
-HOME_FORM = Form()
+HOST_FORM = Form()
 
 
 def form_of(value: Value, limits: Limits) -> Form:
@@ -73,12 +73,12 @@ def wished(region: Graph, limits: Limits) -> Graph:
     outputs: list[Value] = []
     for value in region.inputs:
         form = form_of(value, limits)
-        outer = value if form == HOME_FORM else _formed(value, form, names)
+        outer = value if form == HOST_FORM else _formed(value, form, names)
         inputs.append(outer)
         before += _unformed(outer, form, value, names)
     for value in region.outputs:
         form = form_of(value, limits)
-        outer = value if form == HOME_FORM else _formed(value, form, names)
+        outer = value if form == HOST_FORM else _formed(value, form, names)
         outputs.append(outer)
         after += _brought(value, form, outer, names)
     nodes = (*before, *region.nodes, *after)
@@ -103,7 +103,7 @@ class _Border:
     def __init__(self, graph: Graph, limits: Mapping[str, Limits]) -> None:
         self.graph, self.limits = graph, limits
         self.names = FreshNames(value.name for value in graph.values)
-        self.forms: dict[Value, dict[Form, Value]] = {v: {HOME_FORM: v} for v in graph.inputs}
+        self.forms: dict[Value, dict[Form, Value]] = {v: {HOST_FORM: v} for v in graph.inputs}
         self.nodes: list[Node] = []
 
     def run(self) -> Graph:
@@ -112,11 +112,11 @@ class _Border:
                 self.region(node)
                 continue
             for value in node.args:
-                self.at_home(value)
+                self.in_host_form(value)
             self.nodes.append(node)
-            self.forms.update((value, {HOME_FORM: value}) for value in node.outputs)
+            self.forms.update((value, {HOST_FORM: value}) for value in node.outputs)
         for value in self.graph.outputs:
-            self.at_home(value)
+            self.in_host_form(value)
         return replace(self.graph, nodes=tuple(self.nodes))
 
     def region(self, node: Node) -> None:
@@ -125,7 +125,7 @@ class _Border:
         outputs = []
         for value in node.outputs:
             form = form_of(value, limits)
-            made = value if form == HOME_FORM else _formed(value, form, self.names)
+            made = value if form == HOST_FORM else _formed(value, form, self.names)
             self.forms[value] = {form: made}
             outputs.append(made)
         attrs = replace(node.attrs, body=wished(node.attrs.body, limits))
@@ -135,18 +135,18 @@ class _Border:
         """A value in some form, by way of the host's where it is not there yet."""
         known = self.forms[value]
         if form not in known:
-            self.at_home(value)
+            self.in_host_form(value)
         if form not in known:
             known[form] = _formed(value, form, self.names)
             self.nodes += _brought(value, form, known[form], self.names)
         return known[form]
 
-    def at_home(self, value: Value) -> None:
-        """See to it that a value is there as the graph has it."""
+    def in_host_form(self, value: Value) -> None:
+        """Convert a value back to the form that the graph has it in, unless it is there already."""
         known = self.forms[value]
-        if HOME_FORM not in known:
+        if HOST_FORM not in known:
             form, outer = next(iter(known.items()))
-            known[HOME_FORM] = value
+            known[HOST_FORM] = value
             self.nodes += _unformed(outer, form, value, self.names)
 
 
@@ -163,8 +163,8 @@ class _Inside(_Border):
         self._results = [self._unconverted(value) for value in region.outputs]
         self._skipped: set[Node] = set()
         for value in region.inputs:
-            home, form = self._converted(value)
-            self.forms[home] = {form: value}
+            original, form = self._converted(value)
+            self.forms[original] = {form: value}
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
@@ -172,10 +172,10 @@ class _Inside(_Border):
                 self._compute(node)
             elif node not in self._skipped:
                 for value in node.args:
-                    self.at_home(value)
+                    self.in_host_form(value)
                 self.nodes.append(node)
-                self.forms.update((value, {HOME_FORM: value}) for value in node.outputs)
-        outputs = tuple(self.in_form(home, form) for home, form in self._results)
+                self.forms.update((value, {HOST_FORM: value}) for value in node.outputs)
+        outputs = tuple(self.in_form(original, form) for original, form in self._results)
         return replace(self.graph, nodes=tuple(self.nodes), outputs=outputs)
 
     def _compute(self, node: Node) -> None:
@@ -183,7 +183,7 @@ class _Inside(_Border):
         outputs = []
         for value in node.outputs:
             form = form_of(value, self._limits)
-            made = value if form == HOME_FORM else _formed(value, form, self.names)
+            made = value if form == HOST_FORM else _formed(value, form, self.names)
             self.forms[value] = {form: made}
             outputs.append(made)
         inputs = tuple(None if value is None else wished[value] for value in node.inputs)
@@ -200,33 +200,33 @@ class _Inside(_Border):
 
     def _converted(self, value: Value) -> tuple[Value, Form]:
         """What an input is behind the conversions that it goes through, and the form it is in."""
-        home, form = value, HOME_FORM
+        original, form = value, HOST_FORM
         while True:
-            readers = self.graph.users.get(home, ())
-            if len(readers) != 1 or home in self.graph.outputs or not _is_home(readers[0]):
-                return home, form
+            readers = self.graph.users.get(original, ())
+            if len(readers) != 1 or original in self.graph.outputs or not _leaves_form(readers[0]):
+                return original, form
             form = _joined(form, readers[0], readers[0].args[0])
-            home = readers[0].output
+            original = readers[0].output
             self._skipped.add(readers[0])
 
     def _unconverted(self, value: Value) -> tuple[Value, Form]:
         """What an output is before the conversions at the end, and the form it has to be in."""
-        home, form = value, HOME_FORM
+        original, form = value, HOST_FORM
         while True:
-            node = self.graph.producers.get(home)
-            if node is None or not _is_abroad(node, self._limits):
-                return home, form
-            form, home = _joined(form, node, home), node.args[0]
+            node = self.graph.producers.get(original)
+            if node is None or not _enters_form(node, self._limits):
+                return original, form
+            form, original = _joined(form, node, original), node.args[0]
 
 
-def _is_home(node: Node) -> bool:
+def _leaves_form(node: Node) -> bool:
     """Whether a node brings a value out of some form."""
     if node.op.name == "layout_transform":
         return bool(node.attrs.dst_layout == NCHW)
     return node.op.name == "cast" and node.output.dtype is DType.FLOAT32
 
 
-def _is_abroad(node: Node, limits: Limits) -> bool:
+def _enters_form(node: Node, limits: Limits) -> bool:
     """Whether a node brings a value into a backend's form."""
     if node.op.name == "layout_transform":
         return bool(node.attrs.src_layout == NCHW and node.attrs.dst_layout == limits.layout)
@@ -235,7 +235,7 @@ def _is_abroad(node: Node, limits: Limits) -> bool:
 
 
 def _joined(form: Form, node: Node, outer: Value) -> Form:
-    """A form with what a conversion adds to it; `outer` is the side of it that is abroad."""
+    """A form with what a conversion adds to it; `outer` is its side in the backend's form."""
     if node.op.name == "cast":
         return replace(form, dtype=outer.dtype)
     layouts = {node.attrs.src_layout, node.attrs.dst_layout} - {NCHW}

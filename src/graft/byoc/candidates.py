@@ -20,7 +20,7 @@ from itertools import islice
 
 from graft.base.callbacks import author_code
 from graft.byoc.annotate import NO_PINS, Entry, Pins, Predicate, ask, predicate_of, tables_of
-from graft.byoc.contract import HOME, Backend, Match
+from graft.byoc.contract import HOST_BACKEND, Backend, Match
 from graft.byoc.region import borders, is_constant
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Kind
@@ -278,9 +278,9 @@ class _Finder:
     def host(self) -> None:
         """Every fusion group, every node, and what accelerators leave over of groups."""
         for nodes in self.host_pieces():
-            if self.pinned(HOME, nodes) is None:
-                key = HOME, frozenset(nodes)
-                self.found.setdefault(key, Candidate(HOME, "fusion", nodes))
+            if self.pinned(HOST_BACKEND, nodes) is None:
+                key = HOST_BACKEND, frozenset(nodes)
+                self.found.setdefault(key, Candidate(HOST_BACKEND, "fusion", nodes))
 
     def host_pieces(self) -> Iterator[tuple[Node, ...]]:
         taken = [frozenset(candidate.nodes) for candidate in self.found.values()]

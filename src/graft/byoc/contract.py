@@ -25,9 +25,10 @@ from graft.ir.graph import Graph, Node, Value
 from graft.rewrite.pattern import Formula, Pattern
 from graft.rewrite.rule import Refusal
 from graft.runtime.loaders import load_for
-from graft.runtime.regions import HOST_SPACE as HOME
+from graft.runtime.regions import HOST_SPACE
 from graft.runtime.spaces import Device, Runner, with_transfers
 
+HOST_BACKEND = "host"
 REFERENCE = "reference"  # the evaluator's name
 
 _SHOWN = 6  # operators of a region, in messages
@@ -64,7 +65,7 @@ class Limits:
     a roofline where nothing is measured or declared.
     """
 
-    space: str = HOME
+    space: str = HOST_SPACE
     memory_bytes: int | None = None
     launch_seconds: float = 0.0
     latency: float = 0.0
@@ -248,7 +249,7 @@ def _subject(region: Graph) -> tuple[str, Location | None]:
 
 
 __all__ = [
-    "HOME",
+    "HOST_BACKEND",
     "REFERENCE",
     "Backend",
     "Cost",

@@ -75,12 +75,12 @@ class Executable(Protocol):
     """A compiled model: inputs in order in, outputs in order out. Safe to call from several
     threads.
 
-    `homes` are arrays that the caller wants results in, by the outputs' names. One that can writes
+    `outputs` are arrays that the caller wants results in, by name. An executable that can writes
     there and returns them; one that cannot leaves the copying to its caller.
     """
 
     def __call__(
-        self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
+        self, inputs: Sequence[Data], outputs: Mapping[str, Array] | None = None
     ) -> list[Data]: ...
 
     def save(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from graft.byoc.candidates import Candidate, Refused
-from graft.byoc.contract import HOME, Cost
+from graft.byoc.contract import HOST_BACKEND, Cost
 from graft.byoc.explain_flips import Flip, Hint, flips, hints
 from graft.byoc.memory import in_words, peaks
 from graft.byoc.partition import Partition
@@ -62,7 +62,7 @@ class RegionFacts:
     nodes: tuple[str, ...]
     macs: int
     execution: float
-    transfers: float  # into it and, for what it makes, home
+    transfers: float  # into it and, for its results, back to the host
     launch: float
     source: str
     input_bytes: int
@@ -264,7 +264,7 @@ class _View:
 
 
 def carried_seconds(problem: Problem, choice: Choice) -> dict[int, float]:
-    """Transfers by stage: a value is carried home by its maker, and in by its first reader."""
+    """Transfers by stage: to the host by the producer of a value, in by its first reader."""
     forms = [problem.sites[site].form for site in site_of(problem, choice.options)]
     seconds: dict[int, float] = defaultdict(float)
     for flow in problem.flows:
@@ -289,7 +289,7 @@ def _why(backend: str, options: Sequence[Alternative], refusals: Sequence[Refuse
     """One sentence on a node's place."""
     others = {option.backend for option in options} - {backend}
     if not others:
-        if refusals and backend == HOME:
+        if refusals and backend == HOST_BACKEND:
             return f"only the host can run it; {refusals[0].backend}: {refusals[0].reason}"
         return f"only {backend} may run it"
     here = min((o for o in options if o.backend == backend), key=_per_node)
@@ -356,7 +356,7 @@ def _totals(found: Partition, measured: Mapping[str, float]) -> list[Total]:
 def _obstacles(nodes: Sequence[NodeFacts]) -> list[Obstacle]:
     """What keeps most of the host's time on the host."""
     counts: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for node in (one for one in nodes if one.backend == HOME):
+    for node in (one for one in nodes if one.backend == HOST_BACKEND):
         able = {option.backend for option in node.alternatives}
         seconds = sum(_per_node(option) for option in node.alternatives if option.chosen)
         for backend in {refused.backend for refused in node.refusals} - able:

@@ -29,7 +29,7 @@ from graft.byoc.problem import (
 MOST_FLIPS = 10
 _TOTAL_SECONDS = 4.0  # for all flips together
 _FLIP_SECONDS = 1.0  # for one
-_MOST_PER_KIND = 5  # nodes brought to accelerators, nodes brought home, regions brought home
+_MOST_PER_KIND = 5  # nodes brought to accelerators, nodes and regions moved to the host
 NOTHING = 1e-12
 
 
@@ -142,7 +142,7 @@ def _guesses(
 def _whole_regions(
     problem: Problem, choice: Choice, here: Sequence[int]
 ) -> Iterator[tuple[float, _Move]]:
-    """Regions that could go home, by what they save now; the host has to have options for them."""
+    """Regions that the host has options for, by what moving them there saves."""
     away = accelerator_regions(problem, choice).values()
     share = _shares(problem, choice)
     for number, nodes in enumerate(away):

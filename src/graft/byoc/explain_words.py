@@ -3,7 +3,7 @@ out. A time that rests on a simulated device says so."""
 
 from __future__ import annotations
 
-from graft.byoc.contract import HOME
+from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.explain import BackendFacts, Explanation, Obstacle
 from graft.byoc.explain_flips import NOTHING, Flip, Hint
 from graft.byoc.problem import PROVEN
@@ -39,7 +39,7 @@ def summary(explanation: Explanation) -> str:
 
 
 def _share(explanation: Explanation, backend: BackendFacts) -> str:
-    if backend.name == HOME:
+    if backend.name == HOST_BACKEND:
         return f"host: {counted(backend.nodes, 'node')}"
     share = backend.macs / max(explanation.macs, 1)
     name = f"{backend.name} {SIMULATED}" if backend.simulated else backend.name

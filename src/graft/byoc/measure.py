@@ -138,12 +138,13 @@ def bounded(backend: Backend, seconds: float, task: Callable[[], T]) -> T:
 def _tried(backend: Backend, region: Graph, threads: int | None) -> Callable[[], object]:
     """A region that has run once."""
     inputs: Sequence[Any] = samples(region)
-    homes = [np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs]
-    outputs: Sequence[Any] = homes
+    outputs: Sequence[Any] = [
+        np.empty(static_shape(value), value.dtype.numpy) for value in region.outputs
+    ]
     runner = backend.loaded(backend.code(region), threads)
     device = device_of(runner)
     if device is not None:
-        inputs, outputs = uploaded(device, inputs), uploaded(device, homes)
+        inputs, outputs = uploaded(device, inputs), uploaded(device, outputs)
     runner(inputs, outputs)
     return partial(runner, inputs, outputs)
 

@@ -12,7 +12,7 @@ from graft.base.progress import Stage
 from graft.byoc.annotate import NO_PINS, Pins
 from graft.byoc.candidates import Candidate, Candidates, Refused, find_candidates, placeable
 from graft.byoc.choose import TIME_LIMIT, choose
-from graft.byoc.contract import HOME, Backend, Cost
+from graft.byoc.contract import HOST_BACKEND, Backend, Cost
 from graft.byoc.greedy import greedy, host_only, pruned
 from graft.byoc.measure import UnrunnableError, timed_region_of
 from graft.byoc.place import Placement, placement_of, too_large
@@ -129,10 +129,10 @@ def _check_pins(pins: Pins, nodes: Sequence[Node], backends: Sequence[str]) -> N
     if unused:
         raise UserError(f"the pin '{unused[0]}' fits no node of the model")
     for pin in pins.pins:
-        if not pin.forbidden and pin.backend not in (HOME, *backends):
+        if not pin.forbidden and pin.backend not in (HOST_BACKEND, *backends):
             raise UserError(
                 f"the pin '{pin}' names a backend that is no target",
-                hint=f"the targets are {', '.join((*backends, HOME))}",
+                hint=f"the targets are {', '.join((*backends, HOST_BACKEND))}",
             )
 
 
@@ -277,7 +277,7 @@ def _plan(placement: Placement, choice: Choice, alternatives: Mapping[str, Choic
 
 def is_host_only(plan: Plan) -> bool:
     """Whether nothing leaves the host."""
-    return all(region.backend == HOME for region in plan.regions)
+    return all(region.backend == HOST_BACKEND for region in plan.regions)
 
 
 def unplaced(found: Candidates, costs: Mapping[Candidate, object]) -> list[Node]:
@@ -296,7 +296,7 @@ def why_unplaced(
     """The cause, for a message."""
     shown = " and ".join(f"'{pin}'" for pin in pins.of(node))
     subject = f"the pin {shown} leaves" if len(pins.of(node)) == 1 else f"the pins {shown} leave"
-    allowed = [name for name in (*backends, HOME) if pins.verdict(node, name) is None]
+    allowed = [name for name in (*backends, HOST_BACKEND) if pins.verdict(node, name) is None]
     if not allowed:
         return f"{subject} it no backend"
     causes = [_cause(node, name, found, failures) for name in allowed]

@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from graft.base.dtypes import DType
 from graft.byoc import boundary
 from graft.byoc.candidates import Candidate, Candidates
-from graft.byoc.contract import HOME, Backend, Cost, Limits
+from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits
 from graft.byoc.price import peak_rates
 from graft.byoc.problem import Flow, Option, Problem, Site
 from graft.byoc.region import is_constant
 from graft.byoc.sizes import constant_bytes, value_bytes
 from graft.ir.graph import Node, Value
+from graft.runtime.regions import HOST_SPACE
 
 # Seconds to leave native code for a region and come back, whatever the backend.
 HOST_STEP = 2e-5
 
 Form = tuple[str, str, DType]
-_HOME_FORM: Form = (HOME, "blocked", DType.FLOAT32)
+_HOST_FORM: Form = (HOST_SPACE, "blocked", DType.FLOAT32)
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ def placement_of(
     """The problem to choose from; candidates without a price are left out.
 
     What the `host` reads and writes in a second is what it rearranges or converts tensors at."""
-    forms: list[Form] = [_HOME_FORM]
-    sites = [Site(HOME)]
+    forms: list[Form] = [_HOST_FORM]
+    sites = [Site(HOST_BACKEND)]
     for backend in backends:
         form = form_of(backend.limits)
         if form not in forms:
@@ -68,7 +69,7 @@ def placement_of(
                 limits.launch_seconds + HOST_STEP,
                 forms.index(form),
                 limits.memory_bytes,
-                "" if limits.space == HOME else limits.space,
+                "" if limits.space == HOST_SPACE else limits.space,
             )
         )
     number = {node: index for index, node in enumerate(found.nodes)}
@@ -132,13 +133,13 @@ def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limit
 
 
 def carry_seconds(value: Value, limits: Limits, host: Limits, in_rows: bool = False) -> float:
-    """What it takes to bring a value from home into the form of a backend, or back.
+    """What it takes to bring a value from the host into the form of a backend, or back.
 
-    `in_rows` says that it is row-major at home, as the inputs and outputs of models are. What
+    `in_rows` says that it is row-major on the host, as the inputs and outputs of models are. What
     converts it wants it row-major, and the bus carries it as converted."""
     size = value_bytes(value)
     seconds = 0.0
-    if limits.space != HOME:
+    if limits.space != HOST_SPACE:
         seconds += limits.latency + carried_bytes(value, limits) / limits.bytes_per_second
     passes = int(boundary.is_image(value) and not in_rows) + converts(value, limits)
     return seconds + passes * peak_rates(host).seconds(0, 2 * size)
@@ -184,4 +185,4 @@ def too_large(
 
 def converts(value: Value, limits: Limits) -> bool:
     """Whether a value crosses the border of a region in another layout or dtype."""
-    return boundary.form_of(value, limits) != boundary.HOME_FORM
+    return boundary.form_of(value, limits) != boundary.HOST_FORM

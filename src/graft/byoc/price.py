@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from graft.base.callbacks import described
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.candidates import Candidate, Candidates
-from graft.byoc.contract import HOME, Backend, Cost, Limits, Source
+from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits, Source
 from graft.byoc.measure import DEADLINE, UnrunnableError, bounded, timed_region_of
 from graft.byoc.region import region_graph, region_hash
 from graft.byoc.sizes import node_work
@@ -63,7 +63,7 @@ def price_all(found: Candidates, backends: Sequence[Backend], pricing: Pricing) 
     failures: dict[Candidate, str] = {}
     for number, candidate in enumerate(found.candidates):
         region = region_graph(candidate.nodes, found.graph)
-        if candidate.backend == HOME:
+        if candidate.backend == HOST_BACKEND:
             prices[candidate] = _on_host(candidate, region, groups, pricing)
             continue
         backend = by_name[candidate.backend]
@@ -117,7 +117,7 @@ def _timed_groups(found: Candidates, pricing: Pricing) -> Groups:
     best: dict[Node, tuple[Candidate, Cost]] = {}
     for group in found.candidates:
         cost = pricing.in_place.get(group.nodes[-1].output.name)
-        if group.backend != HOME or cost is None:
+        if group.backend != HOST_BACKEND or cost is None:
             continue
         for node in group.nodes:
             if node not in best or len(best[node][0].nodes) < len(group.nodes):

@@ -131,7 +131,10 @@ class RegionCompiler:
                 continue
             asked, wanted = legal
             nearby = _results(host, body, asked.nearby, asked.sizes)
-            found, kept = _homes(body, asked.sizes), [array.copy() for array in asked.inputs]
+            found, kept = (
+                _poisoned_outputs(body, asked.sizes),
+                [array.copy() for array in asked.inputs],
+            )
             self._bounded(backend, partial(_run, run, asked.inputs, found), "run")
             if any(a.tobytes() != b.tobytes() for a, b in zip(asked.inputs, kept, strict=True)):
                 return "it writes over its inputs"
@@ -177,17 +180,17 @@ def _run(runner: Runner, inputs: Sequence[Array], outputs: Sequence[Array]) -> N
 
 
 def _results(host: Runner, body: Graph, inputs: Sequence[Array], sizes: Sizes) -> list[Array]:
-    homes = _homes(body, sizes)
-    deliver(host([array.copy() for array in inputs], homes), homes, "the host")
-    return homes
+    outputs = _poisoned_outputs(body, sizes)
+    deliver(host([array.copy() for array in inputs], outputs), outputs, "the host")
+    return outputs
 
 
-def _homes(body: Graph, sizes: Sizes) -> list[Array]:
+def _poisoned_outputs(body: Graph, sizes: Sizes) -> list[Array]:
     """Memory for the results, with contents that no result has by chance."""
-    homes = [np.empty(shape_at(value, sizes), value.dtype.numpy) for value in body.outputs]
-    for home in homes:
-        home.reshape(-1).view(np.uint8)[...] = 0xFF  # NaN, where there is such a thing
-    return homes
+    outputs = [np.empty(shape_at(value, sizes), value.dtype.numpy) for value in body.outputs]
+    for output in outputs:
+        output.reshape(-1).view(np.uint8)[...] = 0xFF  # NaN, where there is such a thing
+    return outputs
 
 
 def _operations(body: Graph) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.base.progress import Progress, quietly
-from graft.byoc.contract import HOME
+from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.executable import Accuracy, Footprint, Lowering, Settings
 from graft.cli.options import (
     UsageError,
@@ -220,7 +220,7 @@ def _text(options: argparse.Namespace) -> str:
 def _lowered(optimized: Optimized, options: argparse.Namespace, tell: Progress) -> str:
     """The fused graph, or its kernels, each once; nodes without one are named on standard error."""
     settings = Settings(None, options.machine or HOST, _accuracy(options), tell)
-    asked = compile_options(HOME, settings)
+    asked = compile_options(HOST_BACKEND, settings)
     lowered = lower(place(optimized, asked), asked)
     if options.verbose:
         _print_passes(lowered.lowering.passes)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from graft.base.errors import UserError
-from graft.byoc.contract import HOME, Backend
+from graft.byoc.contract import HOST_BACKEND, Backend
 from graft.byoc.discover import find_backends
 from graft.byoc.executable import Settings
 from graft.byoc.measure import race
@@ -99,9 +99,11 @@ def execute(options: argparse.Namespace) -> int:
             module = compile(optimized, report=tell)
     else:
         with status(f"asking {backend.name} what it can run, and timing it") as tell:
-            asked = replace(compile_options(HOME, Settings(report=tell)), accelerators=(backend,))
+            asked = replace(
+                compile_options(HOST_BACKEND, Settings(report=tell)), accelerators=(backend,)
+            )
             result = partition_graph(optimized.graph, asked)
-            module = compile(optimized, [backend.name, HOME], report=tell)
+            module = compile(optimized, [backend.name, HOST_BACKEND], report=tell)
         title = f"4. Candidates: what could {backend.name} run?"
         print_lines(section(title, _candidates(result, backend)))
         print_lines(section("5. Plan: who runs what, and what that takes", _plan(result, module)))

@@ -12,7 +12,7 @@ from pathlib import Path
 from graft.base.errors import UserError
 from graft.base.names import shortened
 from graft.base.progress import Progress, Stage
-from graft.byoc.contract import HOME
+from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.executable import Settings
 from graft.byoc.explain import Explanation, NodeFacts, explain, nodes_like
 from graft.byoc.explain_html import to_html
@@ -239,7 +239,7 @@ def _shares(found: Explanation) -> list[Block]:
                 _marked(backend.name, backend.simulated),
                 number(backend.nodes),
                 f"{backend.macs / max(found.macs, 1):.1%}",
-                "-" if backend.name == HOME else number(backend.regions),
+                "-" if backend.name == HOST_BACKEND else number(backend.regions),
                 *(time_text(part) for part in parts),
             )
         )

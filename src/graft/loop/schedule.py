@@ -168,7 +168,7 @@ class Overlap:
 class Interleave:
     """Reduce over an axis in `count` interleaved totals, which shortens the dependence chain.
 
-    The totals are a stage of the given name with one more axis, `turn`, in front; the stage itself
+    The totals are a stage of the given name with one more axis, `part`, in front; the stage itself
     begins with them combined and continues with the elements that do not fill all of them.
     """
 

@@ -239,13 +239,13 @@ def _interleave(tensors: Tensors, name: str, directive: Interleave) -> Tensors:
     count = Const(directive.count)
     whole = simplify(Binary(BinaryKind.FLOOR_DIVIDE, axes[axis], count))
     remainder = simplify(Binary(BinaryKind.FLOOR_MODULO, axes[axis], count))
-    new, turn = directive.name, Var(f"{directive.name}@turn")
+    new, part = directive.name, Var(f"{directive.name}@part")
     own = _moved(axis, name, new)
-    totals = _renamed(tensor, new, {axis: add(multiply(own, count), turn)})
+    totals = _renamed(tensor, new, {axis: add(multiply(own, count), part)})
     nothing = identity(reduction.kind, reduction.dtype)
     totals = _with_extent(totals, own, whole, nothing)
     buffer = replace(tensor.buffer, name=new, extents=(count, *tensor.shape))
-    totals = replace(totals, buffer=buffer, axes=(turn, *totals.axes))
+    totals = replace(totals, buffer=buffer, axes=(part, *totals.axes))
     parts: list[Expr] = [Load(buffer, (Const(n), *tensor.axes)) for n in range(directive.count)]
     parts += [reduction.initial] if reduction.initial != nothing else []
     while len(parts) > 1:  # as a tree: a chain of additions would wait for each of them

@@ -205,4 +205,4 @@ def check_present(state: Sequence[Any], given: Sequence[Value]) -> None:
     """Refuse an empty optional that no iteration has replaced by the value it should become."""
     for data, value in zip(state, given, strict=True):
         if data is None and not isinstance(value.type, OptionalType):
-            raise EvaluationError(f"no turn was made, and the initial %{value.name} is empty")
+            raise EvaluationError(f"no iteration ran, and the initial %{value.name} is empty")

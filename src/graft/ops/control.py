@@ -143,7 +143,7 @@ def _loop_types(
     for type_, dtype, what in (
         (trip_count, DType.INT64, "the trip count"),
         (condition, DType.BOOL, "the condition"),
-        (body.inputs[0].type, DType.INT64, "the number of the turn"),
+        (body.inputs[0].type, DType.INT64, "the iteration number"),
         (body.inputs[1].type, DType.BOOL, "the condition that the body takes"),
         (body.outputs[0].type, DType.BOOL, "the condition that the body gives"),
     ):

@@ -170,4 +170,4 @@ def test_what_the_kernel_refuses() -> None:
     case = Case()
     a, b = case.input(2, 3, 8, dtype="uint8"), case.input(2, 3, 8, dtype="int8")
     product = case("qnn.batch_matmul", a, b, transpose_b=True)
-    assert "turned over" in refusal(batch_matmul, case, product)
+    assert "are transposed" in refusal(batch_matmul, case, product)

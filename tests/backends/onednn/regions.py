@@ -11,7 +11,7 @@ import graft.ops  # noqa: F401  (registers the operators)
 from graft.backends.onednn.backend import OneDnn
 from graft.base.dtypes import Array, dtype_of
 from graft.byoc.candidates import find_candidates
-from graft.byoc.contract import HOME
+from graft.byoc.contract import HOST_BACKEND
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
@@ -47,7 +47,7 @@ class Case:
 def refusals(graph: Graph) -> list[str]:
     """Why nodes of the graph are not oneDNN's by themselves or as part of something larger."""
     found = find_candidates(graph, [OneDnn()])
-    taken = {node for c in found.candidates if c.backend != HOME for node in c.nodes}
+    taken = {node for c in found.candidates if c.backend != HOST_BACKEND for node in c.nodes}
     left = [node for node in found.nodes if node not in taken]
     return [refused.reason for node in left for refused in found.refusals.get(node, ())]
 

@@ -12,7 +12,7 @@ from graft.backends.openvino import runtime
 from graft.backends.openvino.backend import OpenVino
 from graft.base.errors import UserError
 from graft.byoc.candidates import find_candidates
-from graft.byoc.contract import HOME
+from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.measure import sample
 from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
@@ -24,7 +24,7 @@ from graft.passes.pipeline import optimize
 
 def refusals(graph: Graph) -> list[str]:
     found = find_candidates(graph, [OpenVino()])
-    taken = {node for c in found.candidates if c.backend != HOME for node in c.nodes}
+    taken = {node for c in found.candidates if c.backend != HOST_BACKEND for node in c.nodes}
     left = [node for node in found.nodes if node not in taken]
     return [refused.reason for node in left for refused in found.refusals.get(node, ())]
 

@@ -17,7 +17,7 @@ from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.base.names import comment
 from graft.base.progress import Stage
-from graft.byoc.contract import HOME, Backend, Cost, Limits, Match, PatternTable, Runner
+from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits, Match, PatternTable, Runner
 from graft.byoc.executable import Executable, Settings
 from graft.ir.graph import Graph
 from graft.llvm.compile import assembly
@@ -36,7 +36,7 @@ from graft.target.target import Target, named_target
 class HostBackend(Backend):
     """Compiles graphs for the CPU of this machine, or of another one."""
 
-    name = HOME
+    name = HOST_BACKEND
     version = HOST_VERSION
 
     def __init__(self, options: Settings | None = None) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from graft.backends.host.lowering.builder import Built
 from graft.base.dtypes import Array
-from graft.byoc.contract import HOME, Cost, Source
+from graft.byoc.contract import HOST_BACKEND, Cost, Source
 from graft.byoc.executable import Settings
 from graft.byoc.measure import WATCH, calm
 from graft.program.program import Program
@@ -87,7 +87,7 @@ class HostExecutable:
     ) -> list[str]:
         """Write the program to a file, with what the regions of other backends need; tells the
         operators that the evaluator has to know there."""
-        versions = {HOME: HOST_VERSION, **(backends or {})}
+        versions = {HOST_BACKEND: HOST_VERSION, **(backends or {})}
         return save(self.program, path, Origin(version("graft-compiler"), versions), blobs)
 
     def without_session(self) -> HostExecutable:
@@ -95,11 +95,11 @@ class HostExecutable:
         return replace(self)
 
     def __call__(
-        self, inputs: Sequence[Any], homes: Mapping[str, Array] | None = None
+        self, inputs: Sequence[Any], outputs: Mapping[str, Array] | None = None
     ) -> list[Any]:
         """Run on inputs in order; results that have an array are written there."""
         names = (value.name for value in self.program.inputs)
-        return self.session.run(None, dict(zip(names, inputs, strict=True)), homes)
+        return self.session.run(None, dict(zip(names, inputs, strict=True)), outputs)
 
 
 def specialized(

@@ -13,7 +13,7 @@ import numpy as np
 from graft.backends.reference.stored import MODEL, evaluated_model
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError, UserError
-from graft.byoc.contract import HOME, REFERENCE, Backend, Runner
+from graft.byoc.contract import HOST_BACKEND, REFERENCE, Backend, Runner
 from graft.byoc.executable import Executable, Settings
 from graft.ir.evaluate import Data, evaluate
 from graft.ir.graph import Graph
@@ -24,7 +24,7 @@ from graft.runtime.session import Session
 from graft.target.target import HOST
 
 _REASON = "the reference backend was asked for"
-_HINT = f"compile for the backend '{HOME}'"
+_HINT = f"compile for the backend '{HOST_BACKEND}'"
 
 
 class ReferenceBackend(Backend):
@@ -112,7 +112,7 @@ class ReferenceProgram:
         return ReferenceProgram(self._graph)
 
     def __call__(
-        self, inputs: Sequence[Data], homes: Mapping[str, Array] | None = None
+        self, inputs: Sequence[Data], outputs: Mapping[str, Array] | None = None
     ) -> list[Data]:
         """Run; the caller copies results to where they are wanted."""
         return evaluate(self._graph, inputs)

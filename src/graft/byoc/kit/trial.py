@@ -226,7 +226,7 @@ def _calls(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
     before: tuple[list[Array], _Case] | None = None
     for case in (*cases, cases[0]):
         inputs = [np.array(array) for array in case.probe.inputs]
-        outputs = _homes(graph, case.probe)
+        outputs = _poisoned_outputs(graph, case.probe)
         problem = _call(graph, runner, inputs, outputs)
         problem = problem or _written(graph, inputs, case.probe.inputs)
         problem = problem or _compared(graph, outputs, case)
@@ -250,12 +250,12 @@ def _call(graph: Graph, runner: Runner, inputs: list[Array], outputs: list[Array
     return ""
 
 
-def _homes(graph: Graph, probe: Probe) -> list[Array]:
+def _poisoned_outputs(graph: Graph, probe: Probe) -> list[Array]:
     """Memory for the results, with contents that no result has by chance."""
-    homes = [np.empty(shape_at(value, probe.sizes), value.dtype.numpy) for value in graph.outputs]
-    for home in homes:
-        home.reshape(-1).view(np.uint8).fill(0x5A)
-    return homes
+    outputs = [np.empty(shape_at(value, probe.sizes), value.dtype.numpy) for value in graph.outputs]
+    for output in outputs:
+        output.reshape(-1).view(np.uint8).fill(0x5A)
+    return outputs
 
 
 def _written(graph: Graph, inputs: list[Array], originals: list[Array]) -> str:
@@ -279,7 +279,7 @@ def _threads(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
         gate.wait()
         for turn in range(4):
             case = cases[(number + turn) % len(cases)]
-            outputs = _homes(graph, case.probe)
+            outputs = _poisoned_outputs(graph, case.probe)
             problem = _call(graph, runner, [np.array(a) for a in case.probe.inputs], outputs)
             problem = problem or _compared(graph, outputs, case)
             if problem:

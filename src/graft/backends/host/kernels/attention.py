@@ -1,6 +1,6 @@
 """Scaled dot-product attention in one pass per tile of queries, on row-major tensors.
 
-The threads share (batch, head, query tile) jobs. A job turns its queries over, so that vectors run
+The threads share (batch, head, query tile) jobs. A job transposes its queries, so that vectors run
 along them: scores are then register tiles of keys times queries and their softmax never crosses
 lanes. The products with the values have vectors along the values' own axis. Scores stay in scratch
 memory of keys times one tile. Batch, queries and keys may be counted only at run time.
@@ -217,7 +217,7 @@ class _Part:
         self.lanes, self.dtype = writer.schedule.lanes, writer.dtype
         self.width = vectors * self.lanes
         self.first = Var(f"first{tag}")
-        self.turned = self.scratch("turned", Const(writer.size), Const(self.width))
+        self.transposed = self.scratch("transposed", Const(writer.size), Const(self.width))
         self.scores = self.scratch("scores", writer.keys, Const(self.width))
         self.factors = self.scratch("factors", Const(self.width))
         self.top = Running(f"top{tag}", BinaryKind.MAXIMUM, vectors, self.lanes, self.dtype)
@@ -233,7 +233,7 @@ class _Part:
 
     def body(self, first: Expr) -> Stmt:
         steps = (
-            self.turn(),
+            self.transpose(),
             self.top.clear(),
             self.score(),
             self.sums.clear(),
@@ -243,22 +243,24 @@ class _Part:
         )
         body: Stmt = Block(steps)
         for buffer in (
-            *(self.turned, self.scores, self.factors),
+            *(self.transposed, self.scores, self.factors),
             *(self.top.buffer, self.sums.buffer),
         ):
             body = Allocate(buffer, body)
         return Let(self.first, first, body)
 
-    def turn(self) -> Stmt:
+    def transpose(self) -> Stmt:
         """The queries, scaled, with neighbours side by side; the last one fills up the vectors."""
         writer = self.writer
-        place, step = Var(f"place{self.tag}"), Var(f"turn{self.tag}")
+        place, step = Var(f"row{self.tag}"), Var(f"column{self.tag}")
         query = plus(self.first, place)
         if self.count != Const(self.width):
             query = Binary(BinaryKind.MINIMUM, query, plus(writer.queries, -1))
         element = Load(writer.query, (writer.batch, writer.head, query, step))
         scaled = (Term(element) * writer.scale).expr
-        inner = For(step, Const(0), Const(writer.size), Store(self.turned, (step, place), scaled))
+        inner = For(
+            step, Const(0), Const(writer.size), Store(self.transposed, (step, place), scaled)
+        )
         return For(place, Const(0), Const(self.width), inner)
 
     def score(self) -> Stmt:
@@ -281,7 +283,7 @@ class _Part:
             return Load(writer.key, (writer.batch, writer.shared, plus(key, pixel), step))
 
         def queries(vector: int) -> Expr:
-            return Load(self.turned, (step, self.vector(vector)))
+            return Load(self.transposed, (step, self.vector(vector)))
 
         reduction = For(step, Const(0), Const(writer.size), tile.step(element, queries))
         whole = Block((tile.clear(), reduction, self.keep(tile, key)))

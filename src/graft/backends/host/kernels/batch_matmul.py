@@ -1,7 +1,7 @@
 """Products of run-time matrices on row-major tensors, with the epilogue in registers.
 
 Batches broadcast as NumPy's do. The right matrix is read as it lies where its rows are the sum's
-steps; a transposed one is turned over into scratch memory, a block of columns at a time. So are
+steps; a transposed one is transposed back into scratch memory, a block of columns at a time. So are
 bytes, of which four steps become one word, see `integer_weights.py`. All extents may be symbolic.
 """
 
@@ -72,7 +72,7 @@ def batch_matmul(group: Group, stores: Stores, target: Target) -> Plan | Refusal
 def _no_fours(group: Group, anchor: Node) -> Refusal | None:
     """Why bytes are not multiplied four at a time, if they are not."""
     if anchor.attrs.transpose_a or anchor.attrs.transpose_b:
-        return Refusal("matrices of bytes are turned over")
+        return Refusal("matrices of bytes are transposed")
     if any(value in group.constants for value in anchor.args):
         return Refusal("a matrix of bytes is constant")
     depth = shape_of(anchor.args[0])[-1]
@@ -158,8 +158,8 @@ class _Writer:
         return Load(self.panel, (step, Ramp(Const(vector * lanes), 1, lanes)))
 
     def pack_panel(self, batch: Expr, block: Expr) -> Stmt:
-        """A block of columns, turned over; the last column stands for those that are not there."""
-        place, step = Var("place"), Var("turned")
+        """A block of columns, transposed; the last column stands for those that are not there."""
+        place, step = Var("column"), Var("step")
         column = plus(times(block, self.schedule.width), place)
         if not self.is_whole:
             column = Binary(BinaryKind.MINIMUM, column, plus(self.columns, -1))
@@ -193,7 +193,7 @@ class _ByteWriter(_Writer):
 
     def pack_panel(self, batch: Expr, block: Expr) -> Stmt:
         """A block of columns, four rows of bytes as one of words."""
-        step, lanes = Var("turned"), self.schedule.lanes
+        step, lanes = Var("step"), self.schedule.lanes
         stores = []
         for vector in range(self.schedule.vectors):
             word = self.byte(batch, block, times(step, QUAD), vector)

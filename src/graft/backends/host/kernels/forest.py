@@ -179,12 +179,12 @@ class _Walk:
     def kernel(self) -> Kernel:
         whole = self._rows // _ABREAST
 
-        def together(turn: Term) -> Stmt:
-            rows = [turn * _ABREAST + number for number in range(_ABREAST)]
+        def together(iteration: Term) -> Stmt:
+            rows = [iteration * _ABREAST + number for number in range(_ABREAST)]
             return self._samples(rows, lambda totals: self._tree_by_tree(0, rows, totals))
 
-        def alone(turn: Term) -> Stmt:
-            row = whole * _ABREAST + turn
+        def alone(iteration: Term) -> Stmt:
+            row = whole * _ABREAST + iteration
             return self._samples([row], lambda totals: self._several_trees(row, totals))
 
         body = block(
@@ -208,8 +208,8 @@ class _Walk:
     def _tree_by_tree(self, first: int, rows: Sequence[Term], totals: Sequence[Buffer]) -> Stmt:
         """All samples down one tree after the other."""
 
-        def down(turn: Term) -> Stmt:
-            tree = turn + first
+        def down(iteration: Term) -> Stmt:
+            tree = iteration + first
             walkers = [(tree, number, row) for number, row in enumerate(rows)]
             return self._descend(load(self._depths, tree), walkers, totals)
 
@@ -234,7 +234,7 @@ class _Walk:
         places = [Cell(f"place{number}") for number in range(len(walkers))]
         pairs = [*zip(places, walkers, strict=True)]
 
-        def level(_turn: Term) -> Stmt:
+        def level(_iteration: Term) -> Stmt:
             return block(*(self._step(place, row) for place, (_, _, row) in pairs))
 
         body = block(

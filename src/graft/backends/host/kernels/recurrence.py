@@ -229,7 +229,7 @@ class _Steps:
         self._state = self._batch * (len(self._directions) * self._padded)  # elements of a state
 
     def kernel(self) -> Kernel:
-        steps = loop("turn", self._length, lambda iteration: block(*self._step(iteration)))
+        steps = loop("iteration", self._length, lambda iteration: block(*self._step(iteration)))
         return self._writer.kernel(block(self._initialize(), Barrier(), steps, self._finalize()))
 
     def _job(self, name: str, body: Callable[[Term, Term], Stmt]) -> Stmt:

@@ -182,7 +182,7 @@ class _Writer:
         if self.plan.reduced[-1]:
             body = self.across(runs, inner)
         else:
-            chunk = Var("piece")
+            chunk = Var("chunk")
             size = self.lanes * self.unroll
             jobs.append((chunk, over(plus(self.extents[-1], size - 1), size)))
             body = self.chunked(runs, inner, chunk)

@@ -136,13 +136,15 @@ class _Scatter:
 
         def in_order(first: Term, side: Term, line: Term, start: Term) -> Stmt:
             return loop(
-                "turn",
+                "iteration",
                 count,
-                lambda turn: loop("side", side, partial(one, line * count + turn, start), first),
+                lambda iteration: loop(
+                    "side", side, partial(one, line * count + iteration, start), first
+                ),
             )
 
-        def one(turn: Term, start: Term, at: Term) -> Stmt:
-            source = turn * inner + at
+        def one(iteration: Term, start: Term, at: Term) -> Stmt:
+            source = iteration * inner + at
             column = self._renumbered(at, shape[axis + 1 :], reach[axis + 1 :])
 
             def update_at(position: Term) -> Stmt:
@@ -174,22 +176,24 @@ class _Scatter:
         def job(number: Term) -> Stmt:
             first = number * _CHUNK
             side = minimum(size - first, _CHUNK)
-            return loop("turn", tuples, lambda turn: named(first, side, turn, 0, term(0)))
+            return loop(
+                "iteration", tuples, lambda iteration: named(first, side, iteration, 0, term(0))
+            )
 
-        def named(first: Term, side: Term, turn: Term, axis: int, place: Term) -> Stmt:
+        def named(first: Term, side: Term, iteration: Term, axis: int, place: Term) -> Stmt:
             """The tuple's positions from an axis on, each of which has to be within the data."""
             if axis == length:
-                return let("slice", place * size, partial(updated, first, side, turn))
+                return let("slice", place * size, partial(updated, first, side, iteration))
             extent = writer.dim(shape[axis])
             return self._within(
                 f"position{axis}",
-                turn * length + axis,
+                iteration * length + axis,
                 extent,
-                lambda position: named(first, side, turn, axis + 1, place * extent + position),
+                lambda position: named(first, side, iteration, axis + 1, place * extent + position),
             )
 
-        def updated(first: Term, side: Term, turn: Term, start: Term) -> Stmt:
-            source = turn * size
+        def updated(first: Term, side: Term, iteration: Term, start: Term) -> Stmt:
+            source = iteration * size
             return loop("side", side, lambda at: self._updated(start + at, source + at), first)
 
         return (size + (_CHUNK - 1)) // _CHUNK, job

@@ -104,9 +104,9 @@ class Heap:
         """Bring `count` elements, which lie there anyhow, into the order of a heap."""
         half = count // 2
 
-        def sunk(turn: Term) -> Stmt:
+        def sunk(iteration: Term) -> Stmt:
             return let(
-                "root", half - 1 - turn, lambda root: self.reinsert("build", root, count, root)
+                "root", half - 1 - iteration, lambda root: self.reinsert("build", root, count, root)
             )
 
         return loop("built", half, sunk)
@@ -285,7 +285,11 @@ class _Distinct:
     def kernel(self) -> Kernel:
         body = block(
             self._all_are_one(),
-            loop("sorted", self._width, lambda turn: self._sorted_by(self._width - 1 - turn)),
+            loop(
+                "sorted",
+                self._width,
+                lambda iteration: self._sorted_by(self._width - 1 - iteration),
+            ),
             self._ranked(),
             loop("group", self._groups.value, self._written),
             loop("place", self._count, self._numbered),
@@ -313,13 +317,13 @@ class _Distinct:
             loop("at", self._count, put),
             self._heap.build(self._count),
             self._groups.set(0),
-            loop("turn", self._count, self._popped),
+            loop("iteration", self._count, self._popped),
         )
 
     def _element(self, row: Term, column: Term) -> Term:
         return load(self._data, row * self._width + column)
 
-    def _popped(self, turn: Term) -> Stmt:
+    def _popped(self, iteration: Term) -> Stmt:
         def at_end(last: Term) -> Stmt:
             return let("value", self._heap.value(0), partial(with_value, last))
 
@@ -333,12 +337,12 @@ class _Distinct:
             here = self._groups.value - 1
             return block(
                 self._heap.reinsert("pop", last, last),
-                when(equal(turn, 0) | (same ^ True), self._begun(value, group, position)),
+                when(equal(iteration, 0) | (same ^ True), self._begun(value, group, position)),
                 store(self._count_of, here, load(self._count_of, here) + 1),
                 store(self._inverse, position, here),
             )
 
-        return let("last", self._count - 1 - turn, at_end)
+        return let("last", self._count - 1 - iteration, at_end)
 
     def _begun(self, value: Term, group: Term, position: Term) -> Stmt:
         def entered(new: Term) -> Stmt:

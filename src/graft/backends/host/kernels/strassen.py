@@ -115,9 +115,9 @@ def pack_quarters(weight: Array, width: int, chunk: int) -> Array:
     units, inputs = weight.shape
     blocks, half = units // 2 // width, chunk // 2
     split = weight.reshape(2, blocks, width, inputs // chunk, 2, half)
-    turned = split.transpose(3, 1, 5, 0, 4, 2)
+    transposed = split.transpose(3, 1, 5, 0, 4, 2)
     packed = aligned_empty((inputs // chunk, blocks, half, QUARTERS, width), weight.dtype)
-    packed.reshape(turned.shape)[...] = turned
+    packed.reshape(transposed.shape)[...] = transposed
     return packed
 
 

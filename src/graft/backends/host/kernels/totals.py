@@ -84,8 +84,8 @@ class _Totals:
         return parallel("job", count, line)
 
     def _line(self, start: Term, extent: Term, inner: Term) -> Stmt:
-        def step(turn: Term) -> Stmt:
-            place = extent - 1 - turn if self._attrs.reverse else turn
+        def step(iteration: Term) -> Stmt:
+            place = extent - 1 - iteration if self._attrs.reverse else iteration
             return let("place", start + place * inner, counted)
 
         def counted(place: Term) -> Stmt:
@@ -95,7 +95,7 @@ class _Totals:
             stored = store(self._result, place, cast(self._result.dtype, self._total.value))
             return block(stored, added) if self._attrs.exclusive else block(added, stored)
 
-        return loop("turn", extent, step)
+        return loop("iteration", extent, step)
 
 
 def _widest(dtype: DType) -> DType:

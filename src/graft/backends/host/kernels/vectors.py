@@ -93,7 +93,7 @@ def along(
     iterations = over(whole, unroll)
     statements: list[Stmt] = []
     if not isinstance(iterations, Const) or iterations.value > 1:
-        iteration = Var(f"turn{tag}")
+        iteration = Var(f"iteration{tag}")
         first = plus(times(iteration, unroll * lanes), start)
         spans = (Span(plus(first, n * lanes), lanes, n, f"{tag}_t{n}") for n in range(unroll))
         body = Block(tuple(action(span) for span in spans))

@@ -132,7 +132,7 @@ def loop(
 
 
 def parallel(name: str, extent: Operand, body: Callable[[Term], Stmt]) -> Stmt:
-    """A loop whose turns the threads share."""
+    """A loop whose iterations the threads share."""
     return loop(name, extent, body, kind=LoopKind.PARALLEL)
 
 

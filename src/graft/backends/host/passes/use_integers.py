@@ -200,7 +200,7 @@ def byte_matmul(site: Site) -> Replacement:
     """A product of matrices that are both data."""
     node = site.node
     if node.attrs.transpose_a or node.attrs.transpose_b or not are_known(*node.args):
-        return Refusal("matrices are turned over, or of sizes that only the run tells")
+        return Refusal("matrices are transposed, or of sizes that only the run tells")
     if node.output.dtype is DType.INT32:
         whole = [centred_bytes(site, value) for value in node.args]
         if whole[0] is None or whole[1] is None:

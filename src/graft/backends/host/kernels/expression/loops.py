@@ -243,7 +243,7 @@ def across_stages(
     place = [StoreIn("register")] if in_registers and site else []
     here: Directives = [*site, *place]
     axis, totals = summed.rpartition("@")[2], f"{stage.name}_dot"
-    turns = f"{totals}.turns"
+    partial = f"{totals}.partial"
     loops = (*axis_names(stage), *reduction_names(stage))
     assert isinstance(stage.body, Reduce)
     count = next(n for variable, n in stage.body.axes if variable.name == summed)
@@ -254,16 +254,16 @@ def across_stages(
             Combine("lane"),
         ],
         totals: [
-            Interleave(axis, turns, totals_of(count, lanes)),
+            Interleave(axis, partial, totals_of(count, lanes)),
             *here,
             Reorder((*loops, "lane")),
             Vectorize("lane"),
         ],
-        turns: [*here, Reorder((*loops, "turn", "lane")), Unroll("turn"), Vectorize("lane")],
+        partial: [*here, Reorder((*loops, "part", "lane")), Unroll("part"), Vectorize("lane")],
     }
     if totals_of(count, lanes) == 1:
         stages[totals] = [*here, Reorder((*loops, "lane")), Vectorize("lane")]
-        del stages[turns]
+        del stages[partial]
     if has_rest(count, lanes):
         stages[f"{totals}.tail"] = [*here, Vectorize("lane")] if overlaps else here
     return stages

@@ -261,7 +261,7 @@ def transposed_operands(result: Tensor, stages: Sequence[Tensor]) -> dict[str, P
     order = list(range(len(names)))
     place = names.index(along[0])
     order[place], order[-1] = order[-1], order[place]
-    name = f"{stage.name}_turned"
+    name = f"{stage.name}_transposed"
     return {stage.name: Pack(far[0].buffer.name, name, (0,) * len(names), tuple(order))}
 
 
