@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from graft.base.errors import GraftError, UserError
     from graft.compiler import compile
     from graft.module import Module
-    from graft.runtime.loaded import load
+    from graft.runtime.session import load
 
 __version__ = "0.1.0"
 
 __all__ = ["GraftError", "Module", "UserError", "__version__", "compile", "load"]
 
-_HOMES = {
+_MODULES = {
     "compile": "graft.compiler",
     "Module": "graft.module",
-    "load": "graft.runtime.loaded",
+    "load": "graft.runtime.session",
     "GraftError": "graft.base.errors",
     "UserError": "graft.base.errors",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'graft' has no attribute '{name}'")

@@ -23,10 +23,10 @@ from graft.runtime import artifact as artifact_module
 from graft.runtime.artifact import Origin, load, load_image, save
 from graft.runtime.container import FORMAT, OLDEST, ArtifactError, Section, write
 from graft.runtime.cores import available_cores
-from graft.runtime.loaded import load as load_session
 from graft.runtime.memory import address_of, aligned_copy
 from graft.runtime.native import host_architecture, host_features
 from graft.runtime.session import Session
+from graft.runtime.session import load as load_session
 
 ORIGIN = Origin("0.1.0", {"host": "1", "onednn": "3.5"})
 BLOBS = {"onednn:0": b"anything" * 9, "empty": b""}

@@ -16,7 +16,7 @@ import sys, time
 import numpy, ml_dtypes
 before = set(sys.modules)
 start = time.perf_counter()
-from graft.runtime.loaded import load
+from graft.runtime.session import load
 session = load(sys.argv[1], threads=2)
 elapsed = time.perf_counter() - start
 assert session.run(None, {"x": numpy.zeros(9, "f4")})[0][0] == 16.0

@@ -7,12 +7,12 @@ The compiler is imported when a model needs it, not for a file that has been com
 from __future__ import annotations
 
 import argparse
-import importlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -178,8 +178,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> Outcome:
-    dumps = importlib.import_module("graft.cli.dump") if options.dump else None
-    wish = None if dumps is None else dumps.request(options)
+    write_dump = _dump_writer(options) if options.dump else None
     runnable = _runnable(options)
     if options.profile and not runnable.is_native:
         raise UserError("profiling wants native code", hint="the reference evaluator runs it")
@@ -195,24 +194,31 @@ def _run(options: argparse.Namespace) -> Outcome:
         with status(f"profiling {options.model.name}") as tell:
             profile = measured(runnable.session, feeds, tell)
     outputs = list(zip(runnable.output_names, results, strict=True))
-    dump = None if dumps is None else dumps.dump(wish, options, runnable.session, feeds, outputs)
+    dump = None if write_dump is None else write_dump(runnable.session, feeds, outputs)
     return Outcome(runnable, inputs, outputs, seconds, runnable.variant(feeds), profile, dump)
+
+
+def _dump_writer(options: argparse.Namespace) -> Callable[..., Dump]:
+    # lazy: it imports the compiler, which a compiled file does without
+    from graft.cli.dump import dump, request
+
+    return partial(dump, request(options), options)
 
 
 def _runnable(options: argparse.Namespace) -> Runnable:
     if is_compiled(options.model):
         return loaded(options.model, options.threads, options.verify, options.deadline)
-    models = importlib.import_module("graft.cli.run_model")
-    accuracy = options.accuracy or ACCURACIES[0]
-    made = models.compiled(
+    # lazy: it imports the compiler, which a compiled file does without
+    from graft.cli.run_model import compiled
+
+    return compiled(
         options.model,
         asked(options),
         options.save_plan,
         options.threads,
-        accuracy,
+        options.accuracy or ACCURACIES[0],
         options.strict_import,
     )
-    return cast(Runnable, made)
 
 
 def described(name: str, data: Data) -> Iterator[Statistics]:

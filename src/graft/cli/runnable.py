@@ -35,8 +35,7 @@ from graft.program.instructions import (
 from graft.program.program import Program, Value
 from graft.program.variants import general_block, switch_of, variant_blocks
 from graft.runtime.artifact import SUFFIX
-from graft.runtime.loaded import load
-from graft.runtime.session import Session
+from graft.runtime.session import Session, load
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data

@@ -8,28 +8,25 @@ announces in the entry-point group `graft.runtimes`; the compiler need not be th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-import numpy as np
-
-from graft.base.dtypes import Array
 from graft.base.errors import UserError
-from graft.runtime.artifact import load_image
 from graft.runtime.breaker import Breaker
 from graft.runtime.guard import FIRST_DEADLINE, CaughtError, Policy
 from graft.runtime.incidents import Fault
 from graft.runtime.isolation import IsolatedRunner
-from graft.runtime.loaded import session_of
 from graft.runtime.loaders import Loader, announced, check_version, load_for
 from graft.runtime.regions import Region
-from graft.runtime.session import Session
 from graft.runtime.spaces import Runner
 from graft.runtime.supervise import within
 from graft.runtime.worker import Message, Worker, keep_runner
 
 _INDEX = "regions"
+
+# Makes a runner of a blob that is an artifact, on so many threads.
+ArtifactRunner = Callable[[memoryview, int | None], Runner]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +57,15 @@ def region_blobs(
 def load_regions(
     blobs: Mapping[str, memoryview],
     threads: int | None,
+    artifact_runner: ArtifactRunner,
     verify: str | None = None,
     deadline: float | None = None,
 ) -> dict[str, Region]:
     """The regions of a file by variant and label, ready to run; none for a file without any.
 
-    `verify` and `deadline` stand in for what the file says."""
-    loader = _Loader(blobs, threads)
+    `artifact_runner` loads the host's code of a region, which is an artifact itself; `verify` and
+    `deadline` stand in for what the file says."""
+    loader = _Loader(blobs, threads, artifact_runner)
     result: dict[str, Region] = {}
     for variant, (policy, stored) in stored_regions(blobs).items():
         policy = replace(
@@ -134,8 +133,13 @@ class _Loader:
     """Makes regions of what a file holds; equal ones share their code, and a backend's regions the
     breaker of its device."""
 
-    def __init__(self, blobs: Mapping[str, memoryview], threads: int | None) -> None:
-        self._blobs, self._threads = blobs, threads
+    def __init__(
+        self,
+        blobs: Mapping[str, memoryview],
+        threads: int | None,
+        artifact_runner: ArtifactRunner,
+    ) -> None:
+        self._blobs, self._threads, self._artifact_runner = blobs, threads, artifact_runner
         self._runners: dict[str, Runner] = {}
         self._breakers: dict[str, Breaker] = {}
         self._silent: dict[str, Exception] = {}  # backends that did not answer once
@@ -144,7 +148,9 @@ class _Loader:
     def region(self, stored: StoredRegion, policy: Policy) -> Region:
         """A region, loaded; where that fails, one that the host stands in for, and that is loaded
         when it is tried again."""
-        host = stored.host and partial(artifact_runner, self._blobs[stored.host], self._threads)
+        host = stored.host and partial(
+            self._artifact_runner, self._blobs[stored.host], self._threads
+        )
         breaker = self._breakers.setdefault(stored.backend, Breaker())
         make_region = partial(
             Region, stored.label, stored.backend, on_host=host or None, policy=policy
@@ -205,24 +211,3 @@ def load_code(backend: str, version: str, code: bytes, threads: int | None) -> R
     loader: Loader = announced(backend).load()
     check_version(loader, version)
     return load_for(loader, code, threads)
-
-
-def artifact_runner(blob: bytes | memoryview, threads: int | None = None) -> Runner:
-    """What runs a region whose code is the bytes of an artifact."""
-    return session_runner(session_of(load_image(blob), threads))
-
-
-def session_runner(session: Session) -> Runner:
-    """A session as a runner: arrays in order instead of by name."""
-    names = [one.name for one in session.get_inputs()]
-    program = session.program
-    is_static = all(value.dtype and value.is_static for value in program.outputs)
-
-    def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array] | None:
-        feeds = dict(zip(names, inputs, strict=True))
-        if not is_static:
-            return [np.asarray(result) for result in session.run(None, feeds)]
-        session.run(None, feeds, dict(zip(program.output_names, outputs, strict=True)))
-        return None
-
-    return run

@@ -8,9 +8,8 @@ evaluator's alone takes something else (`evaluated.py`).
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from graft.base.errors import UserError
@@ -41,10 +40,10 @@ def versioned(
 
 def announced(backend: str) -> EntryPoint:
     """The entry point of a backend's run time."""
-    # Slow to import, and few files have anything to look for.
-    metadata = importlib.import_module("importlib.metadata")
-    points: Iterable[EntryPoint] = metadata.entry_points(group=GROUP)
-    for point in points:
+    # lazy: slow to import, and few files have anything to look for
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=GROUP):
         if point.name == backend:
             return point
     raise UserError(f"no installed package announces the run time of '{backend}'")

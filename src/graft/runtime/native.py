@@ -8,7 +8,6 @@ then and only then.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -96,7 +95,8 @@ class JitImage:
     def __init__(
         self, objects: Sequence[bytes], imports: Mapping[str, int], names: Sequence[str]
     ) -> None:
-        llvm = importlib.import_module("llvmlite.binding")
+        import llvmlite.binding as llvm
+
         builder = llvm.JITLibraryBuilder()
         for name, address in imports.items():
             builder.import_symbol(name, address)

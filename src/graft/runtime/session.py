@@ -1,5 +1,5 @@
-"""What users hold, of a model that was just compiled and of one out of a file alike: named arrays
-in, arrays out, with the habits of ONNX Runtime.
+"""What `graft.compile` and `graft.load` return: named arrays in, arrays out, with the habits of
+ONNX Runtime; and `graft.load` itself, which compiles nothing.
 
 Feeds are checked before anything runs. The code is linked into the process when it is first needed,
 so that a model for another machine can be saved.
@@ -7,14 +7,14 @@ so that a model for another machine can be saved.
 
 from __future__ import annotations
 
-import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,13 @@ from graft.base.names import printable
 from graft.program.program import Program, Value
 from graft.program.variants import switch_of, variant_name
 from graft.program.verify import verify_program
-from graft.runtime.container import write_image
+from graft.runtime.artifact import Artifact, load_image
+from graft.runtime.artifact import load as load_artifact
+from graft.runtime.container import contradictory, write_image
 from graft.runtime.context import RuntimeContext
 from graft.runtime.cores import available_cores
 from graft.runtime.dispatch import Binding, Dispatcher, bind
-from graft.runtime.evaluated import Supplied
+from graft.runtime.evaluated import Evaluator, Supplied, evaluator_runtime
 from graft.runtime.executor import EvaluatedProgram, Executor
 from graft.runtime.feeds import (
     ONNX_NAMES,
@@ -46,9 +48,10 @@ from graft.runtime.feeds import (
 from graft.runtime.incidents import Incidents
 from graft.runtime.memory import give_back, is_usable
 from graft.runtime.native import why_not_here
-from graft.runtime.placement import StoredPlacement
+from graft.runtime.placement import BLOB, StoredPlacement
 from graft.runtime.profile import Profile
 from graft.runtime.regions import Region, incidents_of
+from graft.runtime.spaces import Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +238,12 @@ class Session:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """By the file that `save` writes: what comes back is what `graft.load` gives of it."""
-        loaded = importlib.import_module("graft.runtime.loaded")
         if self.image is not None:
-            return loaded.restore, (bytes(self.image), dict(self.options))
+            return restore, (bytes(self.image), dict(self.options))
         with TemporaryDirectory() as folder:
             path = Path(folder) / "module.graft"
             self._write(path)
-            return loaded.restore, (path.read_bytes(), {})
+            return restore, (path.read_bytes(), {})
 
     def _accept(self, feeds: Mapping[str, Any]) -> list[Any]:
         slots = self._slots
@@ -270,6 +272,119 @@ class Session:
             if not any(np.may_share_memory(array, data) for data in arrays):
                 by_key[number] = array
         return by_key
+
+
+def load(
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    checksum: bool | None = None,
+    verify: str | None = None,
+    deadline: float | None = None,
+) -> Session:
+    """Load a compiled model from a `.graft` file.
+
+    `threads` is how many threads run it, by default as many as it was compiled for, at most one per
+    core; `checksum` says whether large constants are compared with their checksum here (True),
+    never (False), or when they are used first. Regions of other backends are loaded by their own
+    run times; where one is missing, the host stands in, with a warning, unless the model was
+    compiled with `fallback="error"`. `verify` and `deadline` are as for `compile`, by default as
+    the model was compiled with; what goes wrong is in `incidents`.
+
+    A loaded model can be pickled: its file goes along, and so do these options.
+    """
+    return _session(load_artifact(path, checksum), threads, checksum, verify, deadline)
+
+
+def restore(image: bytes, options: Mapping[str, Any]) -> Session:
+    """A model out of a pickle, which holds the bytes of its file."""
+    return _session(load_image(image, options.get("checksum")), **options)
+
+
+def _session(
+    artifact: Artifact,
+    threads: int | None = None,
+    checksum: bool | None = None,
+    verify: str | None = None,
+    deadline: float | None = None,
+) -> Session:
+    regions: Mapping[str, Region] = {}
+    if artifact.blobs.keys() - {BLOB}:
+        # lazy: most files have no regions, and worker processes take long to import
+        from graft.runtime.grafted import load_regions
+
+        regions = load_regions(artifact.blobs, threads, artifact_runner, verify, deadline)
+    session = session_of(artifact, threads, regions)
+    session.placement = StoredPlacement.from_blobs(artifact.blobs)
+    session.image = artifact.image
+    session.options = {
+        "threads": threads,
+        "checksum": checksum,
+        "verify": verify,
+        "deadline": deadline,
+    }
+    session.regions = regions
+    if artifact.unverified is not None:
+        _verify_before_use(session, artifact.unverified)
+    return session
+
+
+def session_of(
+    artifact: Artifact,
+    threads: int | None = None,
+    functions: Mapping[str, Runner] | None = None,
+) -> Session:
+    """What runs an artifact's program; `functions` are those of the regions that it calls."""
+    evaluators: dict[str, Evaluator] = {}
+    if artifact.operators:
+        runtime = evaluator_runtime(artifact.operators, artifact.origin.graft)
+        for step in artifact.program.evaluated:
+            try:
+                evaluators[step.function] = runtime(step.graph)
+            except (UserError, ValueError) as error:
+                raise contradictory(error) from error
+    return Session(artifact.program, threads, Supplied(functions or {}, evaluators))
+
+
+def _verify_before_use(session: Session, verify: Callable[[], None]) -> None:
+    """Let whatever runs the session first compare its constants; nothing runs on damaged ones.
+
+    The methods are replaced in the instance only until then: runs of small models take about as
+    long as asking whether something is still to be done.
+    """
+    lock = Lock()
+    names = ("run", "bind", "profile")
+
+    def checked(name: str, *arguments: Any, **options: Any) -> Any:
+        with lock:
+            if name in vars(session):
+                verify()
+                for one in names:
+                    delattr(session, one)
+        return getattr(session, name)(*arguments, **options)
+
+    for name in names:
+        setattr(session, name, partial(checked, name))
+
+
+def artifact_runner(blob: bytes | memoryview, threads: int | None = None) -> Runner:
+    """What runs a region whose code is the bytes of an artifact."""
+    return session_runner(session_of(load_image(blob), threads))
+
+
+def session_runner(session: Session) -> Runner:
+    """A session as a runner: arrays in order instead of by name."""
+    names = [one.name for one in session.get_inputs()]
+    program = session.program
+    is_static = all(value.dtype and value.is_static for value in program.outputs)
+
+    def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array] | None:
+        feeds = dict(zip(names, inputs, strict=True))
+        if not is_static:
+            return [np.asarray(result) for result in session.run(None, feeds)]
+        session.run(None, feeds, dict(zip(program.output_names, outputs, strict=True)))
+        return None
+
+    return run
 
 
 # More threads than processors wait for each other at every barrier; small machines may try some.

@@ -8,7 +8,6 @@ table; the exit code is 1 where a result is wrong.
 from __future__ import annotations
 
 import argparse
-import importlib
 import multiprocessing
 import sys
 import tempfile
@@ -301,7 +300,9 @@ def expected_outputs(path: Path) -> tuple[list[Array], list[Array]]:
     """Inputs drawn at random, and what ONNX Runtime makes of them."""
     filled = Path(tempfile.gettempdir()) / f"graft-{path.stem}.onnx"
     write_filled(path, filled)
-    session = importlib.import_module("onnxruntime").InferenceSession(str(filled))
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(filled))
     random = np.random.default_rng(3)
     inputs = [random.standard_normal(one.shape).astype(np.float32) for one in session.get_inputs()]
     feeds = {one.name: array for one, array in zip(session.get_inputs(), inputs, strict=True)}

@@ -27,8 +27,8 @@ from graft.loop.print import to_text
 from graft.passes.pipeline import PassReport
 from graft.rewrite.rule import Refusal
 from graft.runtime.cores import available_processors
-from graft.runtime.grafted import artifact_runner, session_runner
 from graft.runtime.regions import Region
+from graft.runtime.session import artifact_runner, session_runner
 from graft.target.roofline import memory_roofline
 from graft.target.target import Target, named_target
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array
-from graft.runtime.grafted import artifact_runner
 from graft.runtime.loaders import versioned
 from graft.runtime.memory import aligned_empty
+from graft.runtime.session import artifact_runner
 
 _TIMES = struct.Struct("<dddd")
 
