@@ -21,7 +21,8 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import Location, UnsupportedError, UserError
 from graft.byoc.executable import Executable, Lowering, Settings
 from graft.byoc.region import for_backend
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node, Value, closed_graph, make_node
+from graft.ir.literal import Literal
 from graft.rewrite.pattern import Formula, Pattern
 from graft.rewrite.rule import Refusal
 from graft.runtime.loaders import load_for
@@ -99,6 +100,15 @@ class Match:
         """The last node."""
         return self.nodes[-1]
 
+    @property
+    def region(self) -> Graph:
+        """The match as a region of its own, with the constants that it reads."""
+        constants = [
+            make_node("constant", (), (value,), value=Literal(array))
+            for value, array in self.constants.items()
+        ]
+        return closed_graph("region", self.inputs, (*constants, *self.nodes), self.outputs)
+
     def only(self, *names: str) -> Node:
         """The one node of these operators."""
         found = [node for node in self.nodes if node.op.name in names]
@@ -126,6 +136,12 @@ class Backend:
     def missing(self) -> str:
         """What this machine lacks to run the backend, and the remedy; empty where nothing."""
         return ""
+
+    def variant(self, name: str) -> Backend:
+        """The member of a family of devices that targets name `<backend>:<name>`.
+
+        Other processes make it likewise: of an object of the class, which takes no arguments."""
+        raise UserError(f"'{self.name}' has no variants, so that '{self.name}:{name}' is unknown")
 
     def patterns(self) -> PatternTable:
         """What the backend can run in one piece: names and patterns, the largest first."""

@@ -18,6 +18,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, e
 from graft.base.callbacks import author_code, described
 from graft.base.errors import UserError
 from graft.byoc.contract import Backend
+from graft.runtime.loaders import family_of
 
 GROUP = "graft.backends"
 DISTRIBUTION = "graft-compiler"
@@ -97,7 +98,8 @@ def own_backend(name: str) -> Backend:
 
 def is_announced(backend: Backend) -> bool:
     """Whether an installed package announces its class, so that any process can make it."""
-    points = (point for point in entry_points(group=GROUP) if point.name == backend.name)
+    family = family_of(backend.name)
+    points = (point for point in entry_points(group=GROUP) if point.name == family)
     kind = type(backend)
     return any(point.value == f"{kind.__module__}:{kind.__qualname__}" for point in points)
 
@@ -136,8 +138,11 @@ def _origin(point: EntryPoint) -> str:
 
 
 def backend_named(name: str, found: Found) -> Backend:
-    """The backend of that name, able to run here."""
+    """The backend of that name, or the variant `family:variant` of one, able to run here."""
     backend = found.backends.get(name)
+    family, _, variant = name.partition(":")
+    if backend is None and variant and family in found.backends:
+        backend = found.backends[family].variant(variant)
     if backend is None:
         for item in found.broken:
             if item.name == name:

@@ -91,24 +91,26 @@ class IsolatedBackend(Backend):
 
 
 def reference_of(backend: Backend) -> list[str]:
-    """How another process finds the backend: by its class, which it makes an object of."""
-    kind = type(backend)
+    """How another process finds the backend: by its class, which it makes an object of, and by
+    the name of the variant, empty where it is none."""
+    kind, variant = type(backend), backend.name.partition(":")[2]
+    reference = [kind.__module__, kind.__qualname__, variant]
     try:
         if kind.__module__ == "__main__":
             raise TypeError("it is defined in a script")
-        if type(_made(kind.__module__, kind.__qualname__)) is not kind:
+        if type(_made(*reference)) is not kind:
             raise TypeError("its class is another one there")
     except Exception as error:
         raise UserError(
             f"'{backend.name}' cannot be isolated: another process cannot make it: {error}",
             hint="define its class in a module, so that it is made without arguments",
         ) from error
-    return [kind.__module__, kind.__qualname__]
+    return reference
 
 
-def _made(module: str, name: str) -> Backend:
+def _made(module: str, name: str, variant: str) -> Backend:
     backend: Backend = attrgetter(name)(importlib.import_module(module))()
-    return backend
+    return backend.variant(variant) if variant else backend
 
 
 def pack_graph(region: Graph) -> Message:
@@ -133,9 +135,9 @@ def unpack_graph(message: Message) -> Graph:
 
 
 @cache
-def backend_of(module: str, name: str) -> Backend:
+def backend_of(module: str, name: str, variant: str) -> Backend:
     """The backend, once: it may remember what it has compiled."""
-    return _made(module, name)
+    return _made(module, name, variant)
 
 
 def _price(message: Message) -> Message:

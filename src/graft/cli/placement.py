@@ -16,6 +16,7 @@ from graft.cli.terminal import spoken_warnings, status
 from graft.compiler import Model, compile
 from graft.ir.graph import Graph
 from graft.module import Module
+from graft.runtime.loaders import family_of
 from graft.runtime.placement import PlacedRegion
 from graft.stages import Imported, optimize
 
@@ -25,7 +26,7 @@ def check_targets(names: Sequence[str]) -> None:
     backends = find_backends()
     known = {*backends.backends, *(item.name for item in backends.broken)}
     for name in names:
-        if name not in known:
+        if name not in known and family_of(name) not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}"
             raise UsageError(f"there is no backend '{name}'", hint=hint)

@@ -38,13 +38,18 @@ def versioned(
     return declare
 
 
+def family_of(backend: str) -> str:
+    """The announced name: `ort` for the backend `ort:CPUExecutionProvider`."""
+    return backend.partition(":")[0]
+
+
 def announced(backend: str) -> EntryPoint:
-    """The entry point of a backend's run time."""
+    """The entry point of a backend's run time, which all variants of the backend share."""
     # lazy: slow to import, and few files have anything to look for
     from importlib.metadata import entry_points
 
     for point in entry_points(group=GROUP):
-        if point.name == backend:
+        if point.name == family_of(backend):
             return point
     raise UserError(f"no installed package announces the run time of '{backend}'")
 

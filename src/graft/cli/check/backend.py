@@ -59,7 +59,7 @@ def check_backend(options: argparse.Namespace) -> int:
     backends = find_backends()
     backend = backend_named(options.backend, backends)
     examples, seed = options.examples or _EXAMPLES, options.seed or 0
-    if backends.origins[backend.name] == _HERE:
+    if backends.origins.get(backend.name) == _HERE:
         with status(f"checking {backend.name}") as tell:
             return _print(conformance(backend, examples, seed, tell), options.json)
     with tempfile.TemporaryDirectory() as folder:
