@@ -18,22 +18,27 @@ _BYTES = (DType.INT8, DType.UINT8)
 
 @recipe("qnn.dequantize", "qnn.quantize")
 def _quantization(draw: Draw, op: Op, known: Known) -> Call:
-    """A scale and a zero point for everything, or one for each channel."""
+    """A scale and a zero point for everything, or one for each index of the first axes."""
     given = known[0] if known else None
-    narrow = draw.among(_BYTES)
+    narrow, largest = draw.among(_BYTES), 1
     if op.name == "qnn.dequantize":
         data = given or TensorType(narrow, draw.shape(draw.among((1, 2, 4))))
         narrow = data.dtype
     else:
         data = given or TensorType(DType.FLOAT32, draw.shape(draw.among((1, 2, 4))))
+        largest = 1 if given is None else draw.among((1, 30, 1000))  # sums of products are large
     shape = extents(data)
-    per_channel = len(shape) > 1 and not draw.plain and draw.chance(0.3)
-    own = (shape[1],) if per_channel else ()
+    per_channel = bool(shape) and not draw.plain and draw.chance(0.3)
+    axis = draw.between(0, min(len(shape), 2) - 1)
+    own = (shape[axis],) if per_channel else ()
     scale = np.abs(draw.array(DType.FLOAT32, own)) * np.float32(0.05) + np.float32(0.01)
-    contents: dict[int, Array] = {1: scale, 2: draw.array(narrow, own)}
+    centred = narrow.bits > 8 or draw.chance(0.5)
+    zero = np.zeros(own, narrow.numpy) if centred else draw.array(narrow, own)
+    contents: dict[int, Array] = {1: scale * np.float32(largest), 2: zero}
     count = len(known) or draw.among((2, 3, 3))
     types = (data, TensorType(DType.FLOAT32, own), TensorType(narrow, own))
     attrs: dict[str, Any] = {"dtype": narrow} if op.name == "qnn.quantize" else {}
+    attrs |= {"axis": axis} if per_channel and axis != 1 else {}
     chosen = {position: array for position, array in contents.items() if position < count}
     return Call(types[:count], attrs, chosen)
 

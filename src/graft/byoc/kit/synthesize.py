@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dims import symbol
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, InternalError
 from graft.byoc.kit import (  # noqa: F401  they register recipes
     recipes_axis,
@@ -163,7 +163,10 @@ class _Maker:
             value = known[position] if position < len(known) else None
             arg = args[position] if position < len(args) else None
             if value is None and type_ is not None:
-                value = self._leaf(arg, type_, position, drawn.contents.get(position))
+                if arg is not None and _is_dequantized_leaf(arg):
+                    value = self._dequantized(arg, type_, position)
+                else:
+                    value = self._leaf(arg, type_, position, drawn.contents.get(position))
             operands.append(value)
         self._read.update(value for value in operands if value is not None)
         given = {**drawn.attrs, **attrs, **dict(pattern.attrs)}
@@ -181,7 +184,8 @@ class _Maker:
     def _known(self, arg: Pattern) -> Value | None:
         """The operand, where it exists before its reader is asked what it wants."""
         if _has_operator(arg):
-            return self.inner(arg)
+            is_open = not self._fed and arg not in self._made and _is_dequantized_leaf(arg)
+            return None if is_open else self.inner(arg)
         made = self._made.get(arg)
         if made is None and self._fed and isinstance(arg, Wildcard):
             made = self._made[arg] = self._fed.pop(0)
@@ -194,6 +198,14 @@ class _Maker:
             shape = tuple(self.draw.extent() if d is None else d for d in constraint.shape)
             return self._leaf(arg, TensorType(self.draw.dtype(), shape), 0, None)
         return None
+
+    def _dequantized(self, arg: Pattern, type_: TensorType, position: int) -> Value:
+        """A dequantised leaf of the shape that its reader asks for: weights that fit the data."""
+        pattern = self.draw.among([one for one in _alternatives(arg) if isinstance(one, OpIs)])
+        codes = TensorType(self.draw.among((DType.INT8, DType.UINT8)), type_.shape)
+        self._leaf((pattern.args or ())[0], codes, position, None)
+        self._made[arg] = self.inner(pattern)
+        return self._made[arg]
 
     def _leaf(
         self, arg: Pattern | None, type_: TensorType, position: int, contents: Array | None
@@ -233,6 +245,21 @@ class _Maker:
         elif contents is None:
             contents = self.draw.array(type_.dtype, shape)
         return self.builder.constant(contents)
+
+
+def _alternatives(pattern: Pattern) -> tuple[Pattern, ...]:
+    return pattern.alternatives if isinstance(pattern, Either) else (pattern,)
+
+
+def _is_dequantized_leaf(pattern: Pattern) -> bool:
+    """Whether a pattern is a dequantisation of what its reader may choose the shape of."""
+    return all(
+        isinstance(one, OpIs)
+        and one.names == ("qnn.dequantize",)
+        and bool(one.args)
+        and not _has_operator((one.args or ())[0])
+        for one in _alternatives(pattern)
+    )
 
 
 def _has_operator(pattern: Pattern) -> bool:
