@@ -115,7 +115,7 @@ def _bias_add(writer: Writer, node: Node) -> None:
 
 @writes("nn.dense")
 def _dense(writer: Writer, node: Node) -> None:
-    if len(node.args) == 3:  # with a bias, see `onnx_model`
+    if node.output.tensor.rank == 2:  # maybe with a bias, see `onnx_model`
         writer.emit("Gemm", names(node.inputs), names(node.outputs), transB=1)
         return
     data, weight = node.args

@@ -1,4 +1,4 @@
-"""What most code generation takes: values in, the reason out why one of them is none of that.
+"""What most code generation takes: values or a match in, the reason out why it is none of that.
 
 Libraries for neural networks want tensors of one element type whose shapes are known when code is
 made for them; whoever wants more or less says so himself.
@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from graft.base.dtypes import DType
+from graft.base.errors import BackendError, UnsupportedError
+from graft.byoc.boundary import wished
+from graft.byoc.contract import Backend, Match
 from graft.ir.graph import Value
 from graft.ir.types import TensorType
+from graft.rewrite.rule import Refusal
 
 
 def unfit(
@@ -36,3 +40,17 @@ def unfit(
         if largest_rank is not None and (type_.rank or 0) > largest_rank:
             return f"%{value.name} has {type_.rank} axes, more than {largest_rank}"
     return ""
+
+
+def not_compiled(backend: Backend, match: Match) -> Refusal | None:
+    """Why the backend's own compiler refuses a match, which is found out by compiling it.
+
+    For `supports` of backends whose compiler alone knows what it takes, and is fast. What it raises
+    as an `UnsupportedError` is the reason; anything else is a mistake."""
+    try:
+        backend.code(wished(match.region, backend.limits))
+    except BackendError as error:
+        if isinstance(error.__cause__, UnsupportedError):
+            return Refusal(error.__cause__.message, match.root)
+        raise
+    return None

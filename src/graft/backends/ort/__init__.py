@@ -1,0 +1,1 @@
+"""Regions on any execution provider of ONNX Runtime."""

@@ -1,0 +1,52 @@
+"""`ort:<Provider>`: any execution provider of ONNX Runtime, built in or plugged in, as a backend.
+
+Which nodes a provider takes only the provider knows, so it is asked: a match is refused where no
+session on that provider alone can be made of it, with ONNX Runtime's reason.
+"""
+
+from __future__ import annotations
+
+import onnx
+
+from graft.backends.ort import runtime
+from graft.base.dtypes import DType
+from graft.byoc.contract import Match, PatternTable, Runner
+from graft.byoc.formats.onnx_model import OnnxBackend
+from graft.byoc.formats.operands import not_compiled
+from graft.byoc.formats.quantized import quantized_units
+from graft.rewrite.rule import Refusal
+
+
+class Ort(OnnxBackend):
+    """One provider; without a name, the family that makes backends of providers."""
+
+    dtypes = (DType.FLOAT32, DType.BOOL, DType.INT8, DType.UINT8)
+
+    def __init__(self, provider: str = "") -> None:
+        self.provider = self.device = provider
+        self.name = f"ort:{provider}" if provider else "ort"
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        return runtime.version()
+
+    def variant(self, name: str) -> Ort:
+        return Ort(name)
+
+    def missing(self) -> str:
+        return runtime.missing(self.provider)
+
+    def patterns(self) -> PatternTable:
+        return [*quantized_units(), *super().patterns()]
+
+    def supports(self, match: Match) -> Refusal | None:
+        return super().supports(match) or not_compiled(self, match)
+
+    def compile_model(self, model: onnx.ModelProto) -> bytes:
+        """The model itself, once the provider has taken all of it."""
+        blob = runtime.pack(self.provider, model.SerializeToString())
+        runtime.load(blob, threads=1)
+        return blob
+
+    def load(self, blob: bytes, threads: int | None = None) -> Runner:
+        return runtime.load(blob, threads)

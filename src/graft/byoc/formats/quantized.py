@@ -1,0 +1,53 @@
+"""Patterns of quantised units: an operator, the dequantisations before it, the quantisation behind.
+
+Models in Q/DQ form ask for integer arithmetic by this form, and NPUs know it by nothing else. A unit
+is matched whole or not at all; scales, zero points, weights and biases are constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graft.byoc.contract import PatternTable
+from graft.rewrite.pattern import Pattern, is_constant, is_op, wildcard
+
+LAYERS = ("nn.conv2d", "nn.dense")
+ACTIVATIONS = ("nn.relu", "clip")
+BINARY = ("add", "subtract", "multiply")
+UNARY = (
+    *("nn.relu", "clip", "sigmoid", "tanh", "nn.softmax"),
+    *("nn.max_pool2d", "nn.avg_pool2d", "mean"),
+    *("reshape", "transpose", "squeeze", "expand_dims", "strided_slice"),
+)
+
+
+def dequantized(data: Pattern) -> Pattern:
+    """Floats that integers stand for; the zero point may be left out."""
+    dequantize = is_op("qnn.dequantize")
+    scale = is_constant()
+    return dequantize(data, scale, is_constant()) | dequantize(data, scale)
+
+
+def quantized(value: Pattern) -> Pattern:
+    """The integers that stand for floats."""
+    return is_op("qnn.quantize")(value, is_constant(), is_constant())
+
+
+def quantized_layer(*names: str) -> Pattern:
+    """A product with constant weights, with its bias and its activation where it has them."""
+    product = is_op(*names)(dequantized(wildcard()), dequantized(is_constant()))
+    bias = dequantized(is_constant().has_dtype("int32"))
+    biased = product.optional(lambda x: is_op("nn.bias_add")(x, bias))
+    return quantized(biased.optional(lambda x: is_op(*ACTIVATIONS)(x)))
+
+
+def quantized_units(unary: Sequence[str] = UNARY) -> PatternTable:
+    """Layers, sums and products of two tensors, operators of one, and concatenation."""
+    pair = is_op(*BINARY)(dequantized(wildcard()), dequantized(wildcard()))
+    joined = is_op("concatenate").each(dequantized(wildcard()))
+    return [
+        *((f"quantized {name}", quantized_layer(name)) for name in LAYERS),
+        ("quantized pair", quantized(pair.optional(lambda x: is_op("nn.relu")(x)))),
+        *((f"quantized {name}", quantized(is_op(name)(dequantized(wildcard())))) for name in unary),
+        ("quantized concatenate", quantized(joined)),
+    ]

@@ -1,0 +1,118 @@
+"""Execution providers of ONNX Runtime as backends: one provider, all of a region, or an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from graft.backends.host.backend import HostBackend
+from graft.backends.ort import runtime
+from graft.backends.ort.backend import Ort
+from graft.base.errors import UnsupportedError, UserError
+from graft.byoc.candidates import find_candidates
+from graft.byoc.discover import Found, backend_named
+from graft.byoc.measure import sample
+from graft.byoc.tolerance import difference
+from graft.frontends.onnx.importer import import_model
+from graft.passes.duplicate_dequantize import duplicate_dequantize
+from graft.passes.pipeline import optimize
+
+CPU = "CPUExecutionProvider"
+TAKES_NOTHING = "AzureExecutionProvider"  # built in, for operators of its own alone
+FAMILY = Found({"ort": Ort()}, {"ort": "a test"})
+
+MODEL = """
+    <ir_version: 10, opset_import: ["": 20]>
+    net (float[1, 3, 9, 9] x, float[4, 3, 3, 3] w) => (float[1, 4, 7, 7] y) {
+      c = Conv (x, w)
+      y = Relu (c)
+    }
+"""
+QUANTIZED = """
+    <ir_version: 10, opset_import: ["": 20]>
+    net (uint8[1, 3] x) => (uint8[1, 4] y)
+      <float s = {0.5}, uint8 z = {128}, float t = {0.25}, int8 v = {0}, int32 u = {0},
+       float r = {0.125}, int32[4] b = {1, 2, -3, 4},
+       int8[4, 3] w = {1, 2, 3, -4, -5, 6, 7, 8, 9, 10, 11, -12}> {
+      data = DequantizeLinear (x, s, z)
+      weight = DequantizeLinear (w, t, v)
+      bias = DequantizeLinear (b, r, u)
+      product = Gemm <transB = 1> (data, weight, bias)
+      y = QuantizeLinear (product, s, z)
+    }
+"""
+
+
+def test_a_network_as_one_region_agrees_with_the_host(models_dir: Path) -> None:
+    graph = optimize(import_model(models_dir / "resnet18.onnx"))
+    data = [sample(value, 1) for value in graph.inputs]
+    ours, theirs = ([np.empty((1, 1000), np.float32)] for _ in range(2))
+    HostBackend().runner(graph)(data, ours)
+    (theirs,) = [Ort(CPU).runner(graph)(data, [])]
+    assert theirs is not None
+    assert difference(graph, theirs, ours) == ""
+
+
+def test_what_a_provider_leaves_to_the_cpu_is_an_error() -> None:
+    model = parser.parse_model(MODEL)
+    provider = Ort(TAKES_NOTHING)
+    if provider.missing():
+        pytest.skip(provider.missing())
+    with pytest.raises(UnsupportedError, match=f"{TAKES_NOTHING} does not take it: .*fallback"):
+        provider.compile_model(model)
+    graph = optimize(import_model(model))
+    found = find_candidates(graph, [provider])
+    assert not [c for c in found.candidates if c.backend == provider.name]
+    reasons = {refused.reason for all_ in found.refusals.values() for refused in all_}
+    assert any("does not take it" in reason for reason in reasons)
+
+
+def test_quantised_layers_are_taken_whole() -> None:
+    graph = duplicate_dequantize(optimize(import_model(parser.parse_model(QUANTIZED))))
+    found = find_candidates(graph, [Ort(CPU)])
+    (candidate,) = (c for c in found.candidates if c.pattern == "quantized nn.dense")
+    assert len(candidate.nodes) == len(found.nodes)
+    x = np.uint8([[0, 129, 255]])
+    (y,) = Ort(CPU).runner(graph)([x], []) or ()
+    data = (x.astype(np.float32) - 128) / 2
+    weight = np.float32([[1, 2, 3], [-4, -5, 6], [7, 8, 9], [10, 11, -12]]) / 4
+    bias = np.float32([1, 2, -3, 4]) / 8
+    exact = np.clip(np.rint((data @ weight.T + bias) * 2) + 128, 0, 255)
+    assert np.abs(exact - y).max() <= 1
+
+
+def test_names_of_providers() -> None:
+    assert backend_named(f"ort:{CPU}", FAMILY).name == f"ort:{CPU}"
+    with pytest.raises(UserError, match=f"'ort' cannot run here: name a provider: .*ort:{CPU}"):
+        backend_named("ort", FAMILY)
+    with pytest.raises(UserError, match="has no 'NoSuchProvider' here: there are ort:"):
+        backend_named("ort:NoSuchProvider", FAMILY)
+    with pytest.raises(UserError, match="'host' has no variants, so that 'host:big' is unknown"):
+        backend_named("host:big", Found({"host": HostBackend()}, {"host": "a test"}))
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "find_spec", lambda _name: None)
+    assert "pip install 'graft-compiler[onnxruntime]'" in Ort(CPU).missing()
+
+
+def test_a_plug_in_that_does_not_load_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A package in the form of ONNX Runtime's guide, whose library is none."""
+    (tmp_path / "onnxruntime_nothing.py").write_text(
+        "def get_ep_names(): return ['NothingExecutionProvider']\n"
+        "def get_library_path(): return '/nowhere/libnothing.so'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(UserWarning, match=r"the plug-in onnxruntime_nothing does not load: .*\.so"):
+        assert CPU in runtime.providers.__wrapped__()
+
+
+def test_the_model_is_the_code() -> None:
+    blob = Ort(CPU).compile_model(parser.parse_model(MODEL))
+    provider, _, model = blob.partition(b"\0")
+    assert provider == CPU.encode()
+    onnx.checker.check_model(onnx.load_from_string(model))
