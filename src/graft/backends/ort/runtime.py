@@ -54,8 +54,8 @@ def providers() -> tuple[str, ...]:
             try:
                 plug_in = importlib.import_module(module.name)
                 if hasattr(plug_in, "get_ep_names"):
-                    library = plug_in.get_library_path()
-                    onnxruntime.register_execution_provider_library(module.name, library)
+                    name, library = plug_in.get_ep_names()[0], plug_in.get_library_path()
+                    onnxruntime.register_execution_provider_library(name, library)
             except Exception as error:  # noqa: BLE001  one that is broken leaves the others alone
                 warnings.warn(f"the plug-in {module.name} does not load: {error}", stacklevel=2)
     plugged_in = [device.ep_name for device in onnxruntime.get_ep_devices()]
