@@ -100,7 +100,9 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'graft-compiler[onnxruntime]'" in Ort(CPU).missing()
 
 
-def test_a_plug_in_that_does_not_load_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_plug_in_that_does_not_load_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A package in the form of ONNX Runtime's guide, whose library is none."""
     (tmp_path / "onnxruntime_nothing.py").write_text(
         "def get_ep_names(): return ['NothingExecutionProvider']\n"

@@ -1,7 +1,7 @@
 """Patterns of quantised units: an operator, the dequantisations before it, the quantisation behind.
 
-Models in Q/DQ form ask for integer arithmetic by this form, and NPUs know it by nothing else. A unit
-is matched whole or not at all; scales, zero points, weights and biases are constants.
+Models in Q/DQ form ask for integer arithmetic by this form, and NPUs know it by nothing else. A
+unit is matched whole or not at all; scales, zero points, weights and biases are constants.
 """
 
 from __future__ import annotations
