@@ -132,16 +132,11 @@ class Backend:
     simulated: bool = False  # prices and profile are a model's, and are labelled so
     isolation: str = "none"  # "process": all but patterns and predicates in one of its own
     keeps_deadlines: bool = False  # it answers or raises in time by itself
+    has_variants: bool = False  # the target `family:device` is the class on the string "device"
 
     def missing(self) -> str:
         """What this machine lacks to run the backend, and the remedy; empty where nothing."""
         return ""
-
-    def variant(self, name: str) -> Backend:
-        """The member of a family of devices that targets name `<backend>:<name>`.
-
-        Other processes make it likewise: of an object of the class, which takes no arguments."""
-        raise UserError(f"'{self.name}' has no variants, so that '{self.name}:{name}' is unknown")
 
     def patterns(self) -> PatternTable:
         """What the backend can run in one piece: names and patterns, the largest first."""
@@ -256,6 +251,14 @@ class Backend:
         return f"<backend {self.name} {self.version}>"
 
 
+def variant_of(kind: type[Backend], name: str) -> Backend:
+    """The device of that name of a family of devices."""
+    if not kind.has_variants:
+        raise UserError(f"{kind.__name__} is no family of backends, of which '{name}' could be one")
+    make: Callable[[str], Backend] = kind
+    return make(name)
+
+
 def _subject(region: Graph) -> tuple[str, Location | None]:
     """The operators of a region in words, and where its last node comes from."""
     nodes = [node for node in region.nodes if node.op.name != "constant"]
@@ -276,4 +279,5 @@ __all__ = [
     "PatternTable",
     "Runner",
     "Source",
+    "variant_of",
 ]

@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, e
 
 from graft.base.callbacks import author_code, described
 from graft.base.errors import UserError
-from graft.byoc.contract import Backend
+from graft.byoc.contract import Backend, variant_of
 from graft.runtime.loaders import family_of
 
 GROUP = "graft.backends"
@@ -142,7 +142,7 @@ def backend_named(name: str, found: Found) -> Backend:
     backend = found.backends.get(name)
     family, _, variant = name.partition(":")
     if backend is None and variant and family in found.backends:
-        backend = found.backends[family].variant(variant)
+        backend = variant_of(type(found.backends[family]), variant)
     if backend is None:
         for item in found.broken:
             if item.name == name:

@@ -16,7 +16,7 @@ import numpy as np
 import graft.ops  # noqa: F401  which graphs from elsewhere name
 from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
-from graft.byoc.contract import Backend, Cost, Match, PatternTable, Source
+from graft.byoc.contract import Backend, Cost, Match, PatternTable, Source, variant_of
 from graft.byoc.measure import DEADLINE
 from graft.ir.graph import Graph
 from graft.ir.parser import from_text
@@ -109,8 +109,8 @@ def reference_of(backend: Backend) -> list[str]:
 
 
 def _made(module: str, name: str, variant: str) -> Backend:
-    backend: Backend = attrgetter(name)(importlib.import_module(module))()
-    return backend.variant(variant) if variant else backend
+    kind: type[Backend] = attrgetter(name)(importlib.import_module(module))
+    return variant_of(kind, variant) if variant else kind()
 
 
 def pack_graph(region: Graph) -> Message:

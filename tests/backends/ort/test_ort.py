@@ -91,7 +91,7 @@ def test_names_of_providers() -> None:
         backend_named("ort", FAMILY)
     with pytest.raises(UserError, match="has no 'NoSuchProvider' here: there are ort:"):
         backend_named("ort:NoSuchProvider", FAMILY)
-    with pytest.raises(UserError, match="'host' has no variants, so that 'host:big' is unknown"):
+    with pytest.raises(UserError, match="HostBackend is no family of backends"):
         backend_named("host:big", Found({"host": HostBackend()}, {"host": "a test"}))
 
 

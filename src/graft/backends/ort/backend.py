@@ -20,6 +20,7 @@ from graft.rewrite.rule import Refusal
 class Ort(OnnxBackend):
     """One provider; without a name, the family that makes backends of providers."""
 
+    has_variants = True
     dtypes = (DType.FLOAT32, DType.BOOL, DType.INT8, DType.UINT8)
 
     def __init__(self, provider: str = "") -> None:
@@ -29,9 +30,6 @@ class Ort(OnnxBackend):
     @property
     def version(self) -> str:  # type: ignore[override]
         return runtime.version()
-
-    def variant(self, name: str) -> Ort:
-        return Ort(name)
 
     def missing(self) -> str:
         return runtime.missing(self.provider)
