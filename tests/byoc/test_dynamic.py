@@ -15,6 +15,7 @@ from graft.base.dtypes import Array, DType
 from graft.byoc.contract import Limits, Runner
 from graft.byoc.discover import register_backend, unregister_backend
 from graft.ir.builder import Builder
+from graft.ir.evaluate import run_graph
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType
 from graft.rewrite.pattern import is_op
@@ -112,3 +113,22 @@ def test_a_device_with_memory_of_its_own() -> None:
     data = np.ones((2, 3), np.float32)
     np.testing.assert_allclose(module.run(None, {"x": data})[0], np.exp(data), rtol=1e-6)
     assert [what for what in device.log if what != "allocate"] == ["upload", "download"]
+
+
+def test_a_region_of_static_shape_among_symbolic_ones(backend: Elastic) -> None:
+    """Detectors have such regions: static features, between kernels on as many rows as there are
+    boxes."""
+    build = Builder()
+    x = build.input("x", TensorType(DType.FLOAT32, (symbol("n"), 3)))
+    rows = build("nn.softmax", x, axis=-1)
+    columns = build("nn.softmax", rows, axis=0)
+    total = build("exp", build("sum", columns, axes=(0,)))
+    scaled = build("multiply", build("nn.softmax", columns, axis=-1), total)
+    graph = build.build(build("nn.softmax", build("add", scaled, rows), axis=0))
+    module = graft.compile(graph, "any", pins=["exp=any"])
+    assert module.placement.nodes["any"] == 1
+    for n in (4, 1, 7):
+        data = np.random.default_rng(n).standard_normal((n, 3), dtype=np.float32)
+        (expected,) = run_graph(graph, [data])
+        np.testing.assert_allclose(module.run(None, {"x": data})[0], expected, rtol=1e-5)
+    assert not module.incidents

@@ -15,7 +15,7 @@ from typing import Any
 
 from graft.backends.host.lowering.assemble import Assembly
 from graft.backends.host.lowering.cut import GraphPart, cut
-from graft.backends.host.lowering.emit import Emitted, emit
+from graft.backends.host.lowering.emit import Emitted, emit, region_title
 from graft.backends.host.lowering.segments import SegmentCompiler, driver_code, why_not_native
 from graft.backends.host.lowering.symbols import adopt, inherited_symbols, rename_new
 from graft.backends.host.lowering.values import Values
@@ -249,10 +249,6 @@ class _BlockBuilder:
     def _segment(self, nodes: Sequence[Node]) -> None:
         inputs, outputs = borders(nodes, self._graph)
         graph = region_graph(nodes, self._graph, "segment")
-        for node in nodes:
-            runner = self._compiler.runner(node)
-            if runner is not None:
-                self._built.functions[node.attrs.label] = runner
         numbers = self._numbered(inputs), self._numbered(outputs)
         self._steps += self._program.compile(graph, *numbers, self._ranges)
 
@@ -288,7 +284,7 @@ class _BlockBuilder:
         assert runner is not None
         self._built.functions[attrs.label] = runner
         numbers = self._numbered(node.args), self._numbered(node.outputs)
-        call = RegionCall(attrs.label, *numbers, f"{attrs.backend}: region", location)
+        call = RegionCall(attrs.label, *numbers, region_title(node), location)
         self._built.makes.append((call, node.output.name))
         return call
 

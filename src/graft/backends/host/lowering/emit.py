@@ -33,6 +33,7 @@ from graft.backends.reference.stored import evaluated_graph
 from graft.base.dims import AnyDim, Dim, Unknown, product, substitute
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError, Location
+from graft.ir.graph import Node
 from graft.llvm.emit import SCRATCH_ALIGNMENT, scratch_buffers
 from graft.llvm.types import byte_size
 from graft.loop.index import dim_of
@@ -388,12 +389,16 @@ def is_parallel(function: Function) -> bool:
 
 def _label(step: ReferenceStep) -> str:
     """The label in profiles of a step outside of native code."""
-    attrs = step.node.attrs
     if isinstance(step, RegionStep):
-        inner = (node.op.name for node in attrs.body.walk())
-        count = sum(name not in ("constant", "composite") for name in inner)
-        return f"{attrs.backend}: {count} node{'s' if count != 1 else ''}"
-    return f"{getattr(attrs, 'label', '') or step.node.op.name} (reference)"
+        return region_title(step.node)
+    return f"{getattr(step.node.attrs, 'label', '') or step.node.op.name} (reference)"
+
+
+def region_title(region: Node) -> str:
+    """The backend of a region and the size of its body."""
+    inner = (node.op.name for node in region.attrs.body.walk())
+    count = sum(name not in ("constant", "composite") for name in inner)
+    return f"{region.attrs.backend}: {count} node{'s' if count != 1 else ''}"
 
 
 def _nbytes(value: Value) -> AnyDim:

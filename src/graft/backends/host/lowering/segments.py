@@ -67,11 +67,11 @@ class SegmentCompiler:
         """Why a node has no native code even when its sizes are known; empty where it has."""
         if node.op.name in _CONTROL_FLOW:
             return "it decides what runs"
-        if node.op.name == "region" and not is_static_node(node):
-            return "its sizes are known only when it runs"
+        if node.op.name == "region":
+            return "another backend runs it"
         values = (*node.args, *node.outputs)
         reason = next((reason for value in values if (reason := why_not_tensor(value))), "")
-        if reason or is_view(node) or node.op.name in ("constant", "region"):
+        if reason or is_view(node) or node.op.name == "constant":
             return reason
         refusal = self._row_kernels.refusal(node, {})
         return refusal.reason if refusal else ""
@@ -138,12 +138,6 @@ def why_not_tensor(value: Value) -> str:
     if isinstance(product(type_.shape), Unknown):
         return f"the number of elements of %{value.name} is too long an expression"
     return ""
-
-
-def is_static_node(node: Node) -> bool:
-    """Whether all that a node reads and makes are tensors of known sizes."""
-    types = (value.type for value in (*node.args, *node.outputs))
-    return all(isinstance(type_, TensorType) and type_.is_static for type_ in types)
 
 
 def is_static(graph: Graph) -> bool:
