@@ -75,8 +75,10 @@ class Module:
         """Memory of a block of threads on a GPU, addressed by its name; without a count, all that
         a launch asks for."""
         linkage, start = ("internal", " poison") if count else ("external", "")
+        alignment = 128 if count else 1024  # of swizzled tiles that tensor cores read
         self._declarations[name] = (
-            f"@{name} = {linkage} addrspace(3) global [{count} x {element}]{start}, align 128"
+            f"@{name} = {linkage} addrspace(3) global [{count} x {element}]{start},"
+            f" align {alignment}"
         )
         return f"@{name}"
 

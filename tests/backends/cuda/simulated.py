@@ -161,6 +161,6 @@ def _stored(epilogue: Epilogue, rows: int, columns: int) -> Function:
     first = Binary(BinaryKind.MULTIPLY, step, Const(lanes))
     source = Load(sums, (m, Binary(BinaryKind.ADD, first, lane)))
     copy = For(lane, Const(0), Const(lanes), Store(epilogue.sums, (lane,), source))
-    body = block(copy, Let(Var("n"), first, epilogue.body))
+    body = block(copy, Let(Var("n"), step, epilogue.body))
     inner = For(step, Const(0), Const(columns // lanes), Allocate(epilogue.sums, body))
     return Function("stored", (sums, *epilogue.buffers), For(m, Const(0), Const(rows), inner))

@@ -61,6 +61,30 @@ def test_products_use_tensor_cores(dtype: DType) -> None:
     assert "local" not in text  # sums stay in registers
 
 
+@pytest.mark.parametrize("dtype", INSTRUCTIONS)
+def test_large_tiles_are_multiplied_by_warp_groups(dtype: DType) -> None:
+    schedule = ProductSchedule(128, 128, (8, 1, 1), 4, 2, by_warpgroup=True)
+    (text,) = kernels_of(Product(CONVOLUTION, 256, dtype, 2304), [schedule])
+    assert text.count("wgmma.mma_async.sync.aligned.m64n128k") == 4
+    assert ("ldmatrix" in text) == (dtype is DType.FLOAT32)  # whose A has to be rounded
+    assert "fence.proxy.async" in text
+    assert "local" not in text
+
+
+def test_epilogues_access_whole_vectors() -> None:
+    case = Cases().convolution((1, 64, 14, 14), 64, (3, 3), padding=(1, 1, 1, 1))
+    plan = plan_of(case, DType.FLOAT16)
+    (name,) = (one.kernel for one in plan.launches if one.product is not None)
+    text = plan.code[name]
+    assert "st.global.v" in text
+    assert "st.global.b" not in text
+    loads = [line for line in text.splitlines() if "ld.global" in line]
+    assert loads
+    assert all("ld.global.v" in line for line in loads)
+    # The bias is asked for before the sums of other threads are waited for.
+    assert text.rindex("bar") > text.index("ld.global")
+
+
 def test_every_product_has_a_schedule() -> None:
     for rows, depth, columns in ((1, 8, 1), (1, 25088, 4096), (12544, 392, 64), (50176, 576, 64)):
         product = Product(Window(1, 1, rows, depth, depth, 1, rows), columns, DType.FLOAT16, depth)

@@ -339,7 +339,7 @@ class _Kernel(TensorCode):
         context, attention = self.writer.context, self.attention
         context.memrefs[self.epilogue.sums.name] = MemRef(self.epilogue.sums, registers, (1,))
         m = (self.member * attention.queries + query) * attention.heads + self.head
-        context.variables["m"], context.variables["n"] = m.wide(), column.wide()
+        context.variables["m"], context.variables["n"] = m.wide(), (column // LANES).wide()
         statement(context, self.epilogue.body)
 
     def _loaded(self, address: Int, count: int) -> list[Value]:

@@ -21,6 +21,13 @@ _SHAPES = {
     DType.BFLOAT16: "m16n8k16.row.col.f32.bf16.bf16.f32",
     DType.FLOAT32: "m16n8k8.row.col.f32.tf32.tf32.f32",
 }
+_WARPGROUP_SHAPES = {
+    DType.FLOAT16: "k16.f32.f16.f16",
+    DType.BFLOAT16: "k16.f32.bf16.bf16",
+    DType.FLOAT32: "k8.f32.tf32.tf32",
+}
+# A descriptor's fields beside the address: permuted by eight rows, of which groups are 1 KB apart.
+_ROWS_OF_128 = 1 << 62 | (1024 // CHUNK) << 32 | 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,34 @@ class TensorCode:
         )
         made = self.builder.make("struct", 1, text).text
         return self.parts(made, "float", 4)
+
+    def descriptor(self, address: Int) -> Value:
+        """Rows of 128 permuted bytes in shared memory, eight after eight, as `wgmma` reads them."""
+        wide = self.builder.convert("zext", (address // CHUNK).value, "i64")
+        return self.builder.binary("or", wide, constant(_ROWS_OF_128, "i64"))
+
+    def warpgroup_multiply(
+        self, a: Sequence[Value], b: Value, sums: Sequence[Value]
+    ) -> list[Value]:
+        """Begin to add products to sums of a warp group's 64 rows: A is the descriptor of its rows,
+        or this warp's fragment of them; B the descriptor of as many columns as the sums have."""
+        count, columns = len(sums), len(sums) * 2
+        names = [f"${number}" for number in range(2 * count + len(a) + 1)]
+        fragment = ", ".join(names[count : count + len(a)])
+        left = f"{{{fragment}}}" if len(a) > 1 else fragment
+        # All operands have their sign; those in shared memory have K innermost.
+        flags = "1, 1"
+        if self.dtype is not DType.FLOAT32:
+            flags += ", 0" if len(a) > 1 else ", 0, 0"
+        text = (
+            "{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned"
+            f".m64n{columns}{_WARPGROUP_SHAPES[self.dtype]} "
+            f"{{{', '.join(names[:count])}}}, {left}, {names[count + len(a)]}, p, {flags}; }}"
+        )
+        kinds = ["=f"] * count + (["r"] * len(a) if len(a) > 1 else ["l"]) + ["l"]
+        constraints = ",".join([*kinds, *map(str, range(count))])
+        made = self.writer.assembly(text, constraints, ["float"] * count, *a, b, *sums)
+        return self.parts(made, "float", count)
 
     def copy(self, target: Int, source: Value, inside: Value) -> None:
         """Start to copy a chunk to shared memory, or zeros where it is not inside."""

@@ -51,7 +51,7 @@ def epilogue_of(
     extents = [int(extent.value) for extent in result.shape if isinstance(extent, Const)]
     columns, rows = extents[-1], math.prod(extents[:-1])
     lane, m, n = Var("lane"), Var("m"), Var("n")
-    column = Binary(BinaryKind.ADD, n, lane)
+    column = Binary(BinaryKind.ADD, Binary(BinaryKind.MULTIPLY, n, Const(lanes)), lane)
     at: dict[str, Expr] = {result.axes[-1].name: column}
     after = rows
     for axis, extent in zip(result.axes[:-1], extents[:-1], strict=True):

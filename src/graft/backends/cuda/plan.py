@@ -19,7 +19,7 @@ from graft.backends.cuda.attention import LANES, THREADS, Attention, Operand, at
 from graft.backends.cuda.epilogue import epilogue_of
 from graft.backends.cuda.expression import expression_kernel
 from graft.backends.cuda.operands import Operands, product_of, shape_of
-from graft.backends.cuda.problem import CHUNK, Product
+from graft.backends.cuda.problem import CHUNK, Product, ProductSchedule
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import choose_schedule
 from graft.backends.cuda.storage import CHANNELS_LAST, Storage
@@ -85,9 +85,14 @@ class RegionPlan:
         return offsets, total
 
 
-def plan_region(graph: Graph, options: Options) -> RegionPlan:
-    """The launches of a region; what cannot be put into kernels is refused with the reason."""
-    return _Planner(without_attention(graph, options), options).run()
+def plan_region(
+    graph: Graph,
+    options: Options,
+    choose: Callable[[Product], ProductSchedule] = choose_schedule,
+) -> RegionPlan:
+    """The launches of a region; what cannot be put into kernels is refused with the reason.
+    `choose` gives the schedules of products."""
+    return _Planner(without_attention(graph, options), options, choose).run()
 
 
 def without_attention(graph: Graph, options: Options) -> Graph:
@@ -136,8 +141,11 @@ def _attention_parts(node: Node) -> Iterator[Node]:
 
 
 class _Planner:
-    def __init__(self, graph: Graph, options: Options) -> None:
+    def __init__(
+        self, graph: Graph, options: Options, choose: Callable[[Product], ProductSchedule]
+    ) -> None:
         self.graph, self.options, self.plan = graph, options, RegionPlan()
+        self._choose = choose
         self.literals: Mapping[Value, Array] = {
             n.output: n.attrs.value.array for n in graph.nodes if n.op.name == "constant"
         }
@@ -325,7 +333,7 @@ class _Planner:
         tensors, sums = self._epilogue_tensors(anchor, rest)
         result = storage.result("result", tensors.get(root.output))
         product = operands.product
-        schedule = choose_schedule(product)
+        schedule = self._choose(product)
         inputs = tensors.complete(result)
         whole, start = self._slices.get(root.output, (root.output, 0))
         columns = (start, shape_of(whole)[1]) if whole is not root.output else None

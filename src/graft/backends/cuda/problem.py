@@ -14,6 +14,7 @@ from graft.loop.ir import Buffer, Stmt
 
 ROW = 128  # bytes of K in a stage
 CHUNK = 16  # bytes that a thread copies at once
+WARPGROUP = 4  # warps that `wgmma` works with
 PARTIAL_PAD = 8  # floats between rows of partial sums, so that their writes meet no bank twice
 
 
@@ -81,13 +82,17 @@ class Product:
 @dataclass(frozen=True, slots=True)
 class ProductSchedule:
     """How a product is computed: the tile of a block, the warps along its rows, columns and K, the
-    stages of the ring, and the blocks of a cluster that split K among them."""
+    stages of the ring, and the blocks of a cluster that split K among them.
+
+    `by_warpgroup`: four warps multiply 64 rows together (`wgmma`), which read B, and A where it
+    need not be rounded, from shared memory. Twice the rate of `mma.sync`, for large tiles."""
 
     rows: int = 64
     columns: int = 64
     warps: tuple[int, int, int] = (2, 2, 1)
     stages: int = 4
     split: int = 1
+    by_warpgroup: bool = False
 
     @property
     def threads(self) -> int:
@@ -108,12 +113,17 @@ class ProductSchedule:
         tall, wide = self.warp_tile
         sums = tall * wide // 32  # registers of a thread that hold sums
         fits = not tall % 16 and not wide % 16 and sums <= 128
+        if self.by_warpgroup:
+            grouped = tall == 16 and not self.warps[0] % WARPGROUP and wide <= 256
+            fits = fits and grouped and self.stages > 2 and self.threads * (sums + 64) <= 1 << 16
         return fits and self.threads <= 512 and self.shared_bytes <= 227 * 1024
 
     def lanes(self, product: Product) -> int:
-        """Columns that a thread stores at once: as many as leave work for all threads."""
+        """Columns that a thread stores at once: as many as leave work for all threads, a power of
+        two."""
         share = self.rows * self.columns // (self.threads * self.split)
-        return math.gcd(product.columns, min(8, max(2, share)))
+        most = min(8, max(2, share))
+        return math.gcd(product.columns, 1 << (most.bit_length() - 1))
 
     def grid(self, product: Product) -> tuple[int, int, int]:
         tiles = math.ceil(product.rows / self.rows) * math.ceil(product.columns / self.columns)
@@ -124,9 +134,9 @@ class ProductSchedule:
 class Epilogue:
     """What becomes of sums: a statement that stores the results of `lanes` columns.
 
-    It reads the sums from the register buffer `sums`, and is given the number of the row and of the
-    first column within the matrix of all results as variables `m` and `n`. `buffers` are what it
-    reads and, last, what it writes."""
+    It reads the sums from the register buffer `sums`, and is given the number of the row within the
+    matrix of all results, and that of the vector of `lanes` columns, as variables `m` and `n`: so
+    accesses are known to be aligned. `buffers` are what it reads and, last, what it writes."""
 
     body: Stmt
     sums: Buffer

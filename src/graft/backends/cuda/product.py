@@ -10,29 +10,51 @@ a block, and blocks of a cluster, can share a tile by splitting K: their sums ar
 are read back, over distributed shared memory. At batch 1 that is what fills the machine.
 
 Rows of shared memory are 128 bytes, whose 16-byte chunks are permuted by the row number modulo 8:
-neither the copies nor `ldmatrix` ever meet a bank conflict.
+neither the copies nor `ldmatrix` ever meet a bank conflict, and `wgmma`, which large tiles are
+multiplied by, reads rows of just this form.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from graft.backends.cuda.code import ATOM, Int, TensorCode, Variable
 from graft.backends.cuda.problem import (
     CHUNK,
     PARTIAL_PAD,
     ROW,
+    WARPGROUP,
     Epilogue,
     Product,
     ProductSchedule,
 )
+from graft.base.dtypes import DType
 from graft.llvm.context import MemRef
+from graft.llvm.emit_expr import expression
 from graft.llvm.emit_stmt import statement
 from graft.llvm.gpu import KernelWriter
 from graft.llvm.text import Value, constant
-from graft.loop.ir import Buffer
+from graft.llvm.types import byte_size
+from graft.loop.ir import Buffer, Expr, Load, Scope, Select, Stmt, Store, Var
+from graft.loop.traverse import map_expr, walk_expr
+from graft.loop.vectors import is_mask
 
 _FAR = -(1 << 20)  # a pixel coordinate outside of every image
+_LOADED_AHEAD = 48  # registers of operands of the epilogue
+_REGISTERS, _OCCUPIED = 1 << 16, 56  # of a multiprocessor, and for addresses and the like
+
+
+@dataclass(frozen=True, slots=True)
+class _Vector:
+    """Some columns of a row of results: their place in the tile, and as the epilogue counts it."""
+
+    row: Int
+    column: Int
+    m: Int
+    n: Int
+    inside: Value
 
 
 def product_kernel(
@@ -47,6 +69,7 @@ class _Kernel(TensorCode):
         self, name: str, product: Product, schedule: ProductSchedule, epilogue: Epilogue
     ) -> None:
         self.product, self.schedule, self.epilogue = product, schedule, epilogue
+        self.operands, self.body = _separated(epilogue.body)
         operands = [Buffer(label, product.dtype, ()) for label in ("operand_a", "operand_b")]
         buffers = [*operands, *epilogue.buffers]
         writer = KernelWriter(name, buffers, schedule.threads, schedule.split)
@@ -68,7 +91,6 @@ class _Kernel(TensorCode):
             self.sums.set(constant(0.0, "float"), index)
         self._prepare_rows()
         self._multiply()
-        self._store_sums()
         self._finish()
         return writer.ptx()
 
@@ -196,8 +218,13 @@ class _Kernel(TensorCode):
         self.writer.assembly("cp.async.commit_group;", "", ())
 
     def _multiply(self) -> None:
-        """The ring: stages are filled ahead, one is multiplied, its slot is filled again."""
-        ahead = self.schedule.stages - 1
+        """The ring: stages are filled ahead, one is multiplied, its slot is filled again.
+
+        A warp group goes on while its products are computed, except where their operands are in
+        registers, which are needed again: then the slot before is still read from."""
+        by_warpgroup = self.schedule.by_warpgroup
+        pending = int(by_warpgroup and self.dtype is not DType.FLOAT32)
+        ahead = self.schedule.stages - 1 - pending
         if not self.product.is_constant:
             self.writer.wait_for_inputs()
         for stage in range(ahead):
@@ -216,16 +243,29 @@ class _Kernel(TensorCode):
         self.builder.branch(Int(self.writer, step.get()).below(self.steps), inside, after)
         self.builder.start(inside)
         self.writer.assembly(f"cp.async.wait_group {ahead - 1};", "", ())
+        if by_warpgroup:  # what reads the copies is no instruction of a thread
+            self.writer.assembly("fence.proxy.async.shared::cta;", "", ())
         self.writer.barrier()
         now, current = Int(self.writer, step.get()), Int(self.writer, slot.get())
-        self._refill(now + ahead, current + ahead)
-        self._multiply_stage(current)
+        if by_warpgroup:
+            self._begin_stage(current)
+            self._refill(now + ahead, current + ahead)
+            self._await_products(pending)
+        else:
+            self._refill(now + ahead, current + ahead)
+            self._multiply_stage(current)
         step.set((now + 1).value)
         slot.set(self._wrapped(current + 1).value)
         self.builder.jump(test)
         self.builder.start(after)
         self.writer.assembly("cp.async.wait_group 0;", "", ())
+        if pending:
+            self._await_products(0)
         self.writer.barrier()
+
+    def _await_products(self, pending: int) -> None:
+        """Wait until no more than so many stages of this warp group are being multiplied."""
+        self.writer.assembly(f"wgmma.wait_group.sync.aligned {pending};", "", ())
 
     def _wrapped(self, slot: Int) -> Int:
         stages = self.schedule.stages
@@ -258,17 +298,44 @@ class _Kernel(TensorCode):
 
     # Products: fragments from shared memory, and matrix instructions on them.
 
+    def _shifts(self) -> list[Int]:
+        """Where in the rows of a stage the parts of K begin that this warp multiplies."""
+        deep = self.schedule.warps[2]
+        first = self.warp[2] * ATOM if deep > 1 else self.number(0)
+        return [first + iteration * deep * ATOM for iteration in range(ROW // ATOM // deep)]
+
+    def _a_place(self) -> Int:
+        """Where in a stage this lane's row of a fragment of A begins."""
+        row = self.warp[0] * self.schedule.warp_tile[0] + (self.lane & 15)
+        return row * ROW + (((self.lane // 16) ^ (self.lane & 7)) * CHUNK)
+
+    def _begin_stage(self, slot: Int) -> None:
+        """Products by the warp group, which go on until they are waited for."""
+        a_slot, b_slot = self._slots(slot)
+        rows = a_slot + self.warp[0] // WARPGROUP * (WARPGROUP * 16 * ROW)
+        columns = b_slot + self.warp[1] * (self.schedule.warp_tile[1] * ROW)
+        place, shifts = self._a_place(), self._shifts()
+        if self.dtype is DType.FLOAT32:
+            a_parts = [self.rounded(self.fragment(a_slot + (place ^ shift))) for shift in shifts]
+        else:
+            a_parts = [[self.descriptor(rows + shift)] for shift in shifts]
+        b_parts = [self.descriptor(columns + shift) for shift in shifts]
+        count = math.prod(self.schedule.warp_tile) // 32
+        sums = [self.sums.get(index) for index in range(count)]
+        self.writer.assembly("wgmma.fence.sync.aligned;", "", ())
+        for a, b in zip(a_parts, b_parts, strict=True):
+            sums = self.warpgroup_multiply(a, b, sums)
+        self.writer.assembly("wgmma.commit_group.sync.aligned;", "", ())
+        for index, value in enumerate(sums):
+            self.sums.set(value, index)
+
     def _multiply_stage(self, slot: Int) -> None:
         a_slot, b_slot = self._slots(slot)
         tall, wide = self.schedule.warp_tile
-        lane = self.lane
-        row = self.warp[0] * tall + (lane & 15)
-        a_place = row * ROW + (((lane // 16) ^ (lane & 7)) * CHUNK)
+        lane, a_place = self.lane, self._a_place()
         column = self.warp[1] * wide + (lane & 7) + (lane // 16) * 8
         b_place = column * ROW + ((((lane // 8) & 1) ^ (lane & 7)) * CHUNK)
-        atoms, deep = ROW // ATOM, self.schedule.warps[2]
-        for iteration in range(atoms // deep):
-            shift = self.warp[2] * ATOM + iteration * deep * ATOM if deep > 1 else iteration * ATOM
+        for shift in self._shifts():
             a_parts = [
                 self.fragment(a_slot + (a_place ^ shift) + i * 16 * ROW) for i in range(tall // 16)
             ]
@@ -313,33 +380,74 @@ class _Kernel(TensorCode):
         self.writer.assembly("barrier.cluster.wait.acquire.aligned;", "", ())
 
     def _finish(self) -> None:
-        """Add up what all have summed, a vector of columns at a time, and store the results."""
-        schedule, product, lanes = self.schedule, self.product, self.epilogue.lanes
-        self._meet()
-        vectors = schedule.rows * schedule.columns // lanes
+        """Add up what all have summed, a vector of columns at a time, and store the results.
+
+        What else they need is loaded for several vectors at once, the first time ahead of meeting
+        the others: so it is there when the sums are."""
+        schedule = self.schedule
+        vectors = schedule.rows * schedule.columns // self.epilogue.lanes
         iterations = math.ceil(vectors / (schedule.threads * schedule.split))
-        across = schedule.columns // lanes
-        for iteration in range(iterations):
-            number = self.thread + self.rank * schedule.threads
-            number = number + iteration * schedule.threads * schedule.split
-            row, column = number // across, number % across * lanes
-            m, n = self.first_row + row, self.first_column + column
-            inside = self.builder.binary("and", m.below(product.rows), n.below(product.columns))
-            if vectors % (schedule.threads * schedule.split):
-                inside = self.builder.binary("and", inside, number.below(vectors))
-            label, after = self.builder.fresh("result"), self.builder.fresh("stored")
-            self.builder.branch(inside, label, after)
-            self.builder.start(label)
-            self._result(row, column, m, n)
-            self.builder.jump(after)
-            self.builder.start(after)
+        registers = sum(math.ceil(one.lanes * byte_size(one.dtype) / 4) for one in self.operands)
+        batch = max(1, self._free_registers() // max(registers, 1))
+        for start in range(0, iterations, batch):
+            few = [self._vector(one) for one in range(start, min(start + batch, iterations))]
+            loaded = [self._load_operands(one) for one in few]
+            if start == 0:
+                self._store_sums()
+                self._meet()
+            for one, operands in zip(few, loaded, strict=True):
+                label, after = self.builder.fresh("result"), self.builder.fresh("stored")
+                self.builder.branch(one.inside, label, after)
+                self.builder.start(label)
+                self._result(one, operands)
+                self.builder.jump(after)
+                self.builder.start(after)
         if schedule.split > 1:  # nobody leaves while others read its memory
             self._meet()
 
-    def _result(self, row: Int, column: Int, m: Int, n: Int) -> None:
+    def _free_registers(self) -> int:
+        """How many registers of a thread operands of the epilogue may take."""
+        room = min(255, _REGISTERS // self.schedule.threads) - _OCCUPIED
+        return min(_LOADED_AHEAD, room - math.prod(self.schedule.warp_tile) // 32)
+
+    def _vector(self, iteration: int) -> _Vector:
+        """What this thread finishes in an iteration."""
+        schedule, product, lanes = self.schedule, self.product, self.epilogue.lanes
+        threads, across = schedule.threads * schedule.split, schedule.columns // lanes
+        number = self.thread + self.rank * schedule.threads + iteration * threads
+        row, column = number // across, number % across
+        m, n = self.first_row + row, self.first_column // lanes + column
+        inside = self.builder.binary(
+            "and", m.below(product.rows), n.below(product.columns // lanes)
+        )
+        vectors = schedule.rows * across
+        if vectors % threads:
+            inside = self.builder.binary("and", inside, number.below(vectors))
+        return _Vector(row, column * lanes, m, n, inside)
+
+    def _load_operands(self, vector: _Vector) -> list[Value]:
+        """What the epilogue needs beside the sums; of the last vector where there is none."""
+        ends = self.product.rows - 1, self.product.columns // self.epilogue.lanes - 1
+        inside = [
+            Int(self.writer, self.builder.elementwise("smin", one.value, constant(end, "i32")))
+            for one, end in zip((vector.m, vector.n), ends, strict=True)
+        ]
+        self._set_place(*inside)
+        return [expression(self.writer.context, one) for one in self.operands]
+
+    def _set_place(self, m: Int, n: Int) -> None:
+        """Tell the epilogue where it is in the matrix of all results."""
+        product, variables = self.product, self.writer.context.variables
+        if product.batch > 1 and product.by_columns:
+            n = n + self.member * (product.columns // self.epilogue.lanes)
+        elif product.batch > 1:
+            m = m + self.member * product.rows
+        variables["m"], variables["n"] = m.wide(), n.wide()
+
+    def _result(self, vector: _Vector, operands: Sequence[Value]) -> None:
         lanes, schedule = self.epilogue.lanes, self.schedule
         pitch = schedule.columns + PARTIAL_PAD
-        place = self.base + (row * pitch + column) * 4
+        place = self.base + (vector.row * pitch + vector.column) * 4
         totals: list[Value] = []
         for rank in range(schedule.split):
             for layer in range(schedule.warps[2]):
@@ -354,12 +462,10 @@ class _Kernel(TensorCode):
             slot = self.builder.make("ptr", 1, text)
             self.builder.do(f"store {value.typed}, {slot.typed}")
         context.memrefs[self.epilogue.sums.name] = MemRef(self.epilogue.sums, registers, (1,))
-        if self.product.batch > 1 and self.product.by_columns:
-            n = n + self.member * self.product.columns
-        elif self.product.batch > 1:
-            m = m + self.member * self.product.rows
-        context.variables["m"], context.variables["n"] = m.wide(), n.wide()
-        statement(context, self.epilogue.body)
+        self._set_place(vector.m, vector.n)
+        for number, value in enumerate(operands):
+            context.variables[_operand_name(number)] = value
+        statement(context, self.body)
 
     def _partial(self, place: Int, rank: int) -> list[Value]:
         """Sums of some columns, of one block of the cluster."""
@@ -384,3 +490,28 @@ class _Kernel(TensorCode):
             else:
                 result += self.parts(made, "float", width)
         return result
+
+
+def _operand_name(number: int) -> str:
+    return f"operand{number}"
+
+
+def _separated(body: Stmt) -> tuple[list[Load], Stmt]:
+    """What an epilogue loads from memory, and the rest of it, which has variables instead.
+
+    Loads that a mask guards stay where they are."""
+    if not isinstance(body, Store):
+        return [], body
+    parts = list(walk_expr(body.value))
+    if any(isinstance(part, Select) and is_mask(part.condition) for part in parts):
+        return [], body
+    loads: dict[Load, Var] = {}
+
+    def change(expr: Expr) -> Expr:
+        if not isinstance(expr, Load) or expr.buffer.scope is Scope.REGISTER:
+            return expr
+        variable = Var(_operand_name(len(loads)), expr.dtype, expr.lanes)
+        return loads.setdefault(expr, variable)
+
+    rest = replace(body, value=map_expr(change, body.value))
+    return list(loads), rest

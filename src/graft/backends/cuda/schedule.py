@@ -17,6 +17,7 @@ from pathlib import Path
 
 from graft.backends.cuda.problem import ROW, Product, ProductSchedule
 from graft.base.cache_folder import default_folder, keep_text
+from graft.base.dtypes import DType
 
 PROCESSORS = 132
 _SHARED, _THREADS, _REGISTERS = 227 * 1024, 2048, 65536  # of a multiprocessor
@@ -24,6 +25,7 @@ _SHARED, _THREADS, _REGISTERS = 227 * 1024, 2048, 65536  # of a multiprocessor
 # shared memory. These and the nanoseconds below are fitted to 13,700 kernels of 264 products on an
 # H200: what the model chooses takes 1.24 times what the best that was measured does.
 _LOADED, _FLOPS, _SHARED_LOADED = 118.0, 3500.0, 173.0
+_WARPGROUP_FLOPS, _WARPGROUP_STEP = 6500.0, 100.0  # by `wgmma`, and what a stage waits for then
 _FRAGMENTS, _MULTIPLY = 80.0, 0.8  # of a warp for 32 bytes of K, and for each instruction there
 _LATENCY = 1650.0  # from asking for bytes to having them
 _STEP, _BESIDE = 15.0, 0.4  # of a stage, and for each block beside
@@ -41,7 +43,16 @@ def schedules() -> tuple[ProductSchedule, ...]:
     tiles = itertools.product(
         (16, 32, 64, 128), (32, 64, 128), _WARPS, (2, 3, 4, 6, 8), (1, 2, 4, 8)
     )
-    made = (ProductSchedule(*one) for one in tiles)
+    grouped = itertools.product(
+        (64, 128, 256), (64, 128, 192, 256), (1, 2), (1, 2), (3, 4, 5, 6), (1, 2, 4, 8)
+    )
+    made = itertools.chain(
+        (ProductSchedule(*one) for one in tiles),
+        (
+            ProductSchedule(rows, columns, (rows // 16, across, deep), stages, split, True)
+            for rows, columns, across, deep, stages, split in grouped
+        ),
+    )
     return tuple(one for one in made if one.rows % one.warps[0] == 0 and one.is_valid)
 
 
@@ -51,7 +62,9 @@ def candidates(product: Product) -> Iterator[ProductSchedule]:
         tall = one.rows > 16 and one.rows >= 2 * product.rows
         wide = one.columns > 32 and one.columns >= 2 * product.columns
         deep = one.split > 1 and one.split * 2 > product.k_steps
-        if not (tall or wide or deep or one.stages - 1 > max(product.k_steps, 2)):
+        # Nothing rounds what `wgmma` reads from shared memory.
+        rough = one.by_warpgroup and product.dtype is DType.FLOAT32 and not product.is_constant
+        if not (tall or wide or deep or rough or one.stages - 1 > max(product.k_steps, 2)):
             yield one
 
 
@@ -75,8 +88,8 @@ def _tuned() -> dict[str, ProductSchedule]:
     except (OSError, ValueError):
         return {}
     return {
-        key: ProductSchedule(rows, columns, tuple(warps), stages, split)
-        for key, (rows, columns, warps, stages, split) in stored.items()
+        key: ProductSchedule(rows, columns, tuple(warps), *others)
+        for key, (rows, columns, warps, *others) in stored.items()
     }
 
 
@@ -101,14 +114,19 @@ def predicted(product: Product, schedule: ProductSchedule) -> float:
     blocks = math.prod(schedule.grid(product))
     waves = blocks / (PROCESSORS * together)
     beside = min(together, math.ceil(blocks / PROCESSORS))
-    per_byte = 1 if product.size == 2 else 2
-    step = max(
-        beside * (schedule.rows + schedule.columns) * ROW / _LOADED,
-        beside * 2 * schedule.rows * schedule.columns * ROW / product.size * per_byte / _FLOPS,
-        beside * (tall + wide) * ROW * math.prod(grid) / _SHARED_LOADED,
-        4 / deep * (_FRAGMENTS + tall * wide / 128 * _MULTIPLY) + _STEP,
-        _LATENCY / max(schedule.stages - 1, 1),
-    )
+    # TF32 takes twice the time of float16, whose stages hold twice the elements.
+    flops = 2 * schedule.rows * schedule.columns * ROW // 2
+    if schedule.by_warpgroup:
+        busy = flops / _WARPGROUP_FLOPS
+        computed = max(beside * busy, busy + _WARPGROUP_STEP)
+    else:
+        computed = max(
+            beside * flops / _FLOPS,
+            beside * (tall + wide) * ROW * math.prod(grid) / _SHARED_LOADED,
+            4 / deep * (_FRAGMENTS + tall * wide / 128 * _MULTIPLY) + _STEP,
+        )
+    loaded = beside * (schedule.rows + schedule.columns) * ROW / _LOADED
+    step = max(loaded, computed, _LATENCY / max(schedule.stages - 1 - schedule.by_warpgroup, 1))
     step += _BESIDE * beside
     area = schedule.rows * schedule.columns
     finish = area * deep * schedule.split / min(schedule.threads * schedule.split, area / 2)

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 
 from graft.backends.cuda import driver, runtime
-from graft.backends.cuda.backend import Cuda
+from graft.backends.cuda.backend import Cuda, blob_of
 from graft.backends.cuda.operands import shape_of
 from graft.backends.cuda.plan import plan_region
-from graft.backends.cuda.problem import Product
+from graft.backends.cuda.problem import Product, ProductSchedule
+from graft.backends.cuda.schedule import schedules
 from graft.backends.cuda.tune import tune
 from graft.base.dtypes import Array, DType
 from graft.byoc.region import for_backend
@@ -269,6 +270,40 @@ def check_cases() -> int:
     return failures
 
 
+def _scheduled_case() -> Graph:
+    """A convolution no side of which is a multiple of any tile's."""
+    return Cases().convolution((2, 72, 13, 15), 216, (3, 3), padding=(1, 1, 1, 1))[1]
+
+
+def scheduled_blob(precision: str, schedule: ProductSchedule) -> bytes:
+    """The convolution by a schedule."""
+    backend, region = backend_for(precision), for_backend(_scheduled_case())
+    plan = plan_region(region, backend.plan_options, lambda _: schedule)
+    return blob_of(region, plan, backend.limits.rounding)
+
+
+def check_schedules() -> int:
+    """One convolution by many schedules; gives the number of failures."""
+    graph = _scheduled_case()
+    inputs = [np.random.default_rng(2).standard_normal(shape_of(graph.inputs[0]), np.float32)]
+    (expected,) = (np.ascontiguousarray(one) for one in run_graph(graph, inputs))
+    few = [one for one in schedules() if not one.by_warpgroup][::97]
+    few += [one for one in schedules() if one.by_warpgroup][::5]
+    pairs = [(precision, one) for precision in PRECISIONS[:3] for one in few]
+    failures = 0
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        blobs = pool.map(scheduled_blob, *zip(*pairs, strict=True), chunksize=4)
+        for (precision, schedule), blob in zip(pairs, blobs, strict=True):
+            result = np.empty_like(expected)
+            run_on_gpu(runtime.load(blob), inputs, [result])
+            error = _relative(result, expected)
+            if error > _TOLERANCE[precision]:
+                failures += 1
+                print(f"{precision} {schedule}: {error:.1e} WRONG", flush=True)
+    print(f"{len(pairs)} schedules of a convolution, {failures} wrong", flush=True)
+    return failures
+
+
 def products_of(path: Path, precision: str) -> list[Product]:
     """The products of a network."""
     graph = for_backend(optimize(import_model(str(path))))
@@ -367,7 +402,7 @@ def main() -> int:
         return 1
     gpu = driver.device()
     print(f"{gpu.name}, {gpu.processors} multiprocessors")
-    failures = 0 if options.skip_cases else check_cases()
+    failures = 0 if options.skip_cases else check_cases() + check_schedules()
     if options.models:
         paths = [
             p for name in options.networks for p in sorted(options.models.glob(f"{name}.onnx"))

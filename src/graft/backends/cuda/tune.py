@@ -58,7 +58,8 @@ def plain_epilogue(product: Product, lanes: int) -> Epilogue:
     value: Expr = Load(sums, (lane,))
     if product.dtype is not DType.FLOAT32:
         value = Cast(product.dtype, value)
-    at = Var("m"), Binary(BinaryKind.ADD, Var("n"), lane)
+    column = Binary(BinaryKind.MULTIPLY, Var("n"), Const(lanes))
+    at = Var("m"), Binary(BinaryKind.ADD, column, lane)
     loop = For(lane, Const(0), Const(lanes), Store(target, at, value), LoopKind.VECTOR)
     return Epilogue(vectorize(loop, Context()), sums, lanes, (target,))
 
@@ -68,8 +69,12 @@ def promising(product: Product, count: int = TRIED) -> list[ProductSchedule]:
     ranked = sorted(candidates(product), key=lambda one: predicted(product, one))
     chosen: dict[tuple[object, ...], ProductSchedule] = {}
     for one in ranked:  # one of each tile and split first: the model errs most in between
-        chosen.setdefault((one.rows, one.columns, one.split, one.warps[2]), one)
+        chosen.setdefault((*_tile(one), one.warps[2]), one)
     return list(chosen.values())[:count]
+
+
+def _tile(schedule: ProductSchedule) -> tuple[object, ...]:
+    return schedule.rows, schedule.columns, schedule.split, schedule.by_warpgroup
 
 
 def kernels_of(product: Product, schedules: Sequence[ProductSchedule]) -> list[str]:
@@ -123,9 +128,9 @@ def tune(device: Device, products: Iterable[Product], count: int = TRIED) -> dic
 def _relatives(product: Product, times: Times) -> list[ProductSchedule]:
     """Schedules that differ from the fastest ones in warps or stages alone."""
     best = sorted(times, key=lambda one: times[one])[:_BEST]
-    tiles = [(one.rows, one.columns, one.split) for one in best]
-    others = [one for one in candidates(product) if (one.rows, one.columns, one.split) in tiles]
-    others.sort(key=lambda one: tiles.index((one.rows, one.columns, one.split)))
+    tiles = [_tile(one) for one in best]
+    others = [one for one in candidates(product) if _tile(one) in tiles]
+    others.sort(key=lambda one: tiles.index(_tile(one)))
     return [one for one in others if one not in times][:TRIED]
 
 
