@@ -41,6 +41,7 @@ MODULES = {
     "overhead": "overhead",
     "guard-overhead": "guard_overhead",
     "kernels": "predict.page",
+    "gpu": "gpu",
     "zoo": "zoo.run",
     "real-models": "real_models.run",
     "conformance": "conformance",

@@ -25,6 +25,20 @@ from graft.ir.evaluate import Data
 
 def ready_torch(task: Task) -> Ready:
     """torch.compile with weights frozen into the code."""
+    torch, module, inputs = torch_module(task)
+    compiled = torch.compile(module, dynamic=False)
+
+    def infer() -> Sequence[Data]:
+        with torch.inference_mode():
+            results = compiled(*inputs)
+        return [one.numpy() for one in as_list(results)]
+
+    version = f"{torch.__version__} (onnx2torch {version_of('onnx2torch')})"
+    return Ready(version, infer)
+
+
+def torch_module(task: Task) -> tuple[Any, Any, list[Any]]:
+    """PyTorch, set to freeze weights, the model as a module without dynamic shapes, and inputs."""
     torch = package("torch", "pip install torch")
     with _perhaps_without_torchvision():
         install = "pip install --no-deps onnx2torch"
@@ -35,15 +49,7 @@ def ready_torch(task: Task) -> Ready:
     inductor.compile_threads = 1  # in this process: no others to be stopped and ended
     inputs = [torch.from_numpy(np.array(data)) for data in task.feeds.values()]
     module = importer.convert(str(_folded(task))).eval()
-    compiled = torch.compile(_with_static_shapes(torch, module, inputs), dynamic=False)
-
-    def infer() -> Sequence[Data]:
-        with torch.inference_mode():
-            results = compiled(*inputs)
-        return [one.numpy() for one in as_list(results)]
-
-    version = f"{torch.__version__} (onnx2torch {version_of('onnx2torch')})"
-    return Ready(version, infer)
+    return torch, _with_static_shapes(torch, module, inputs), inputs
 
 
 class _Absent(ModuleType):
