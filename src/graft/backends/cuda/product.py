@@ -17,44 +17,16 @@ multiplied by, reads rows of just this form.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
-from graft.backends.cuda.code import ATOM, Int, TensorCode, Variable
-from graft.backends.cuda.problem import (
-    CHUNK,
-    PARTIAL_PAD,
-    ROW,
-    WARPGROUP,
-    Epilogue,
-    Product,
-    ProductSchedule,
-)
+from graft.backends.cuda.code import ATOM, Int, Variable
+from graft.backends.cuda.problem import CHUNK, ROW, WARPGROUP, Epilogue, Product, ProductSchedule
+from graft.backends.cuda.results import TileResults
 from graft.base.dtypes import DType
-from graft.llvm.context import MemRef
-from graft.llvm.emit_expr import expression
-from graft.llvm.emit_stmt import statement
 from graft.llvm.gpu import KernelWriter
 from graft.llvm.text import Value, constant
-from graft.llvm.types import byte_size
-from graft.loop.ir import Buffer, Expr, Load, Scope, Select, Stmt, Store, Var
-from graft.loop.traverse import map_expr, walk_expr
-from graft.loop.vectors import is_mask
+from graft.loop.ir import Buffer
 
 _FAR = -(1 << 20)  # a pixel coordinate outside of every image
-_LOADED_AHEAD = 48  # registers of operands of the epilogue
-_REGISTERS, _OCCUPIED = 1 << 16, 56  # of a multiprocessor, and for addresses and the like
-
-
-@dataclass(frozen=True, slots=True)
-class _Vector:
-    """Some columns of a row of results: their place in the tile, and as the epilogue counts it."""
-
-    row: Int
-    column: Int
-    m: Int
-    n: Int
-    inside: Value
 
 
 def product_kernel(
@@ -64,16 +36,14 @@ def product_kernel(
     return _Kernel(name, product, schedule, epilogue).ptx()
 
 
-class _Kernel(TensorCode):
+class _Kernel(TileResults):
     def __init__(
         self, name: str, product: Product, schedule: ProductSchedule, epilogue: Epilogue
     ) -> None:
-        self.product, self.schedule, self.epilogue = product, schedule, epilogue
-        self.operands, self.body = _separated(epilogue.body)
         operands = [Buffer(label, product.dtype, ()) for label in ("operand_a", "operand_b")]
         buffers = [*operands, *epilogue.buffers]
         writer = KernelWriter(name, buffers, schedule.threads, schedule.split)
-        super().__init__(writer, product.dtype)
+        super().__init__(writer, product, schedule, epilogue)
 
     def ptx(self) -> str:
         writer, schedule = self.writer, self.schedule
@@ -91,7 +61,7 @@ class _Kernel(TensorCode):
             self.sums.set(constant(0.0, "float"), index)
         self._prepare_rows()
         self._multiply()
-        self._finish()
+        self.finish()
         return writer.ptx()
 
     def _locate(self) -> None:
@@ -352,166 +322,3 @@ class _Kernel(TensorCode):
                     sums = [self.sums.get(first + index) for index in range(4)]
                     for index, value in enumerate(self.matrix_multiply(a, b, sums)):
                         self.sums.set(value, first + index)
-
-    # Sums through shared memory, where those of other warps and blocks are added.
-
-    def _store_sums(self) -> None:
-        tall, wide = self.schedule.warp_tile
-        pitch = self.schedule.columns + PARTIAL_PAD
-        row = self.warp[2] * self.schedule.rows + self.warp[0] * tall + self.lane // 4
-        column = self.warp[1] * wide + (self.lane & 3) * 2
-        place = self.base + (row * pitch + column) * 4
-        for i in range(tall // 16):
-            for j in range(wide // 8):
-                first = (i * (wide // 8) + j) * 4
-                for half in range(2):
-                    pair = [self.sums.get(first + 2 * half + index) for index in range(2)]
-                    at = place + ((i * 16 + half * 8) * pitch + j * 8) * 4
-                    self.writer.assembly(
-                        "st.shared.v2.f32 [$0], {$1, $2};", "r,f,f", (), at.value, *pair
-                    )
-
-    def _meet(self) -> None:
-        """All that share a tile's sums meet: the block, or the cluster."""
-        if self.schedule.split == 1:
-            self.writer.barrier()
-            return
-        self.writer.assembly("barrier.cluster.arrive.release.aligned;", "", ())
-        self.writer.assembly("barrier.cluster.wait.acquire.aligned;", "", ())
-
-    def _finish(self) -> None:
-        """Add up what all have summed, a vector of columns at a time, and store the results.
-
-        What else they need is loaded for several vectors at once, the first time ahead of meeting
-        the others: so it is there when the sums are."""
-        schedule = self.schedule
-        vectors = schedule.rows * schedule.columns // self.epilogue.lanes
-        iterations = math.ceil(vectors / (schedule.threads * schedule.split))
-        registers = sum(math.ceil(one.lanes * byte_size(one.dtype) / 4) for one in self.operands)
-        batch = max(1, self._free_registers() // max(registers, 1))
-        for start in range(0, iterations, batch):
-            few = [self._vector(one) for one in range(start, min(start + batch, iterations))]
-            loaded = [self._load_operands(one) for one in few]
-            if start == 0:
-                self._store_sums()
-                self._meet()
-            for one, operands in zip(few, loaded, strict=True):
-                label, after = self.builder.fresh("result"), self.builder.fresh("stored")
-                self.builder.branch(one.inside, label, after)
-                self.builder.start(label)
-                self._result(one, operands)
-                self.builder.jump(after)
-                self.builder.start(after)
-        if schedule.split > 1:  # nobody leaves while others read its memory
-            self._meet()
-
-    def _free_registers(self) -> int:
-        """How many registers of a thread operands of the epilogue may take."""
-        room = min(255, _REGISTERS // self.schedule.threads) - _OCCUPIED
-        return min(_LOADED_AHEAD, room - math.prod(self.schedule.warp_tile) // 32)
-
-    def _vector(self, iteration: int) -> _Vector:
-        """What this thread finishes in an iteration."""
-        schedule, product, lanes = self.schedule, self.product, self.epilogue.lanes
-        threads, across = schedule.threads * schedule.split, schedule.columns // lanes
-        number = self.thread + self.rank * schedule.threads + iteration * threads
-        row, column = number // across, number % across
-        m, n = self.first_row + row, self.first_column // lanes + column
-        inside = self.builder.binary(
-            "and", m.below(product.rows), n.below(product.columns // lanes)
-        )
-        vectors = schedule.rows * across
-        if vectors % threads:
-            inside = self.builder.binary("and", inside, number.below(vectors))
-        return _Vector(row, column * lanes, m, n, inside)
-
-    def _load_operands(self, vector: _Vector) -> list[Value]:
-        """What the epilogue needs beside the sums; of the last vector where there is none."""
-        ends = self.product.rows - 1, self.product.columns // self.epilogue.lanes - 1
-        inside = [
-            Int(self.writer, self.builder.elementwise("smin", one.value, constant(end, "i32")))
-            for one, end in zip((vector.m, vector.n), ends, strict=True)
-        ]
-        self._set_place(*inside)
-        return [expression(self.writer.context, one) for one in self.operands]
-
-    def _set_place(self, m: Int, n: Int) -> None:
-        """Tell the epilogue where it is in the matrix of all results."""
-        product, variables = self.product, self.writer.context.variables
-        if product.batch > 1 and product.by_columns:
-            n = n + self.member * (product.columns // self.epilogue.lanes)
-        elif product.batch > 1:
-            m = m + self.member * product.rows
-        variables["m"], variables["n"] = m.wide(), n.wide()
-
-    def _result(self, vector: _Vector, operands: Sequence[Value]) -> None:
-        lanes, schedule = self.epilogue.lanes, self.schedule
-        pitch = schedule.columns + PARTIAL_PAD
-        place = self.base + (vector.row * pitch + vector.column) * 4
-        totals: list[Value] = []
-        for rank in range(schedule.split):
-            for layer in range(schedule.warps[2]):
-                at = place + layer * schedule.rows * pitch * 4
-                parts = self._partial(at, rank)
-                sums = zip(totals, parts, strict=True) if totals else ()
-                totals = [self.builder.binary("fadd", *pair) for pair in sums] or parts
-        context = self.writer.context
-        registers = self.builder.allocate("float", lanes, 16)
-        for index, value in enumerate(totals):
-            text = f"getelementptr float, {registers.typed}, i64 {index}"
-            slot = self.builder.make("ptr", 1, text)
-            self.builder.do(f"store {value.typed}, {slot.typed}")
-        context.memrefs[self.epilogue.sums.name] = MemRef(self.epilogue.sums, registers, (1,))
-        self._set_place(vector.m, vector.n)
-        for number, value in enumerate(operands):
-            context.variables[_operand_name(number)] = value
-        statement(context, self.body)
-
-    def _partial(self, place: Int, rank: int) -> list[Value]:
-        """Sums of some columns, of one block of the cluster."""
-        lanes, result = self.epilogue.lanes, list[Value]()
-        space, address = "shared", place.value
-        if self.schedule.split > 1:
-            space = "shared::cluster"
-            text = "mapa.shared::cluster.u32 $0, $1, $2;"
-            which = constant(rank, "i32")
-            made = self.writer.assembly(text, "=r,r,r", ["i32"], address, which)
-            address = Value("i32", 1, made)
-        for first in range(0, lanes, 4):
-            width = min(4, lanes - first)
-            names = ", ".join(f"${index}" for index in range(width))
-            kind = f".v{width}" if width > 1 else ""
-            inside = f"{{{names}}}" if width > 1 else names
-            text = f"ld.{space}{kind}.f32 {inside}, [${width}+{first * 4}];"
-            constraints = ",".join(["=f"] * width + ["r"])
-            made = self.writer.assembly(text, constraints, ["float"] * width, address)
-            if width == 1:
-                result.append(Value("float", 1, made))
-            else:
-                result += self.parts(made, "float", width)
-        return result
-
-
-def _operand_name(number: int) -> str:
-    return f"operand{number}"
-
-
-def _separated(body: Stmt) -> tuple[list[Load], Stmt]:
-    """What an epilogue loads from memory, and the rest of it, which has variables instead.
-
-    Loads that a mask guards stay where they are."""
-    if not isinstance(body, Store):
-        return [], body
-    parts = list(walk_expr(body.value))
-    if any(isinstance(part, Select) and is_mask(part.condition) for part in parts):
-        return [], body
-    loads: dict[Load, Var] = {}
-
-    def change(expr: Expr) -> Expr:
-        if not isinstance(expr, Load) or expr.buffer.scope is Scope.REGISTER:
-            return expr
-        variable = Var(_operand_name(len(loads)), expr.dtype, expr.lanes)
-        return loads.setdefault(expr, variable)
-
-    rest = replace(body, value=map_expr(change, body.value))
-    return list(loads), rest
