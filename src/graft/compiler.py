@@ -144,12 +144,11 @@ def _names_of(target: str | Sequence[str]) -> list[str]:
 
 
 def _optimized(model: Model, strict_import: bool, report: Progress) -> Optimized:
-    """The stage from which on options matter; warnings on the model name the caller of the
-    caller."""
+    """The stage from which on options matter."""
     if isinstance(model, Optimized):
         return model
     if not isinstance(model, Imported):
-        model = import_graph(model, strict_import, report, stacklevel=3)
+        model = import_graph(model, strict_import, report)
     return optimize(model, report)
 
 

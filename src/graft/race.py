@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -10,21 +10,31 @@ from graft.base.errors import GraftError, UserError
 from graft.base.progress import Stage
 from graft.byoc.annotate import Pins
 from graft.byoc.measure import race
-from graft.stages import CompileOptions, Linked, Placed, link, lower, sample_inputs
+from graft.stages import (
+    CompileOptions,
+    Linked,
+    Placed,
+    has_samples,
+    link,
+    lower,
+    sample_inputs,
+)
 
 
 def link_fastest(placed: Placed, options: CompileOptions) -> Linked:
     """Put the plan and its rivals to work; those that break a pin are out."""
-    contenders = [link(lower(one, options)) for one in placed.contenders]
+    contenders: Iterable[Linked] = (link(lower(one, options)) for one in placed.contenders)
     if placed.partition is not None and not options.releases:
         contenders = _keeping_pins(contenders, Pins.parse(options.pins))
     return fastest(contenders, options)
 
 
-def fastest(contenders: Sequence[Linked], options: CompileOptions) -> Linked:
+def fastest(plans: Iterable[Linked], options: CompileOptions) -> Linked:
     """The contender that is fastest end to end, with all times in its plan; where they cannot be
-    timed, the first."""
-    first = contenders[0]
+    timed, the first, and the others are not even made."""
+    remaining = iter(plans)
+    first = next(remaining)
+    contenders = [first, *remaining] if has_samples(first.graph) else [first]
     inputs = sample_inputs(first.graph) if len(contenders) > 1 else None
     if inputs is None:
         return first
@@ -42,14 +52,20 @@ def fastest(contenders: Sequence[Linked], options: CompileOptions) -> Linked:
     return replace(best, plan=best.plan and replace(best.plan, measured=measured))
 
 
-def _keeping_pins(contenders: Sequence[Linked], pins: Pins) -> list[Linked]:
+def _keeping_pins(contenders: Iterable[Linked], pins: Pins) -> Iterator[Linked]:
     """The contenders that run every pinned node where it is pinned; an error where none does."""
-    broken = [_broken_pin(one, pins) for one in contenders]
-    if all(broken):
+    problems = []
+    is_kept = False
+    for one in contenders:
+        problems.append(_broken_pin(one, pins))
+        if not problems[-1]:
+            is_kept = True
+            yield one
+    if not is_kept:
         raise UserError(
-            broken[0], hint="loosen the pin; fallback='host' lets the host run what its pin cannot"
+            problems[0],
+            hint="loosen the pin; fallback='host' lets the host run what its pin cannot",
         )
-    return [one for one, problem in zip(contenders, broken, strict=True) if not problem]
 
 
 def _broken_pin(linked: Linked, pins: Pins) -> str:
@@ -61,6 +77,6 @@ def _broken_pin(linked: Linked, pins: Pins) -> str:
             if pin is not None:
                 return (
                     f"the pin '{pin}' cannot hold for %{name} ({nodes[name].op.name}):"
-                    f" {demotion.reason}"
+                    f" {demotion.label}: {demotion.reason}"
                 )
     return ""

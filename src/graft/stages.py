@@ -83,16 +83,12 @@ class Imported:
         return to_text(self.graph).text
 
 
-def import_graph(
-    model: Source, strict: bool = False, report: Progress = quietly, stacklevel: int = 1
-) -> Imported:
-    """Import a path, bytes or a `ModelProto`; a graph is taken as it is.
-
-    Warnings on the model name a caller `stacklevel` calls further out."""
+def import_graph(model: Source, strict: bool = False, report: Progress = quietly) -> Imported:
+    """Import a path, bytes or a `ModelProto`; a graph is taken as it is."""
     if isinstance(model, Graph):
         return Imported(model)
     report(Stage("importing"))
-    return Imported(import_model(model, strict, stacklevel + 1))
+    return Imported(import_model(model, strict))
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,11 +205,16 @@ def partition_graph(graph: Graph, options: CompileOptions) -> Partition:
 
 def sample_inputs(graph: Graph) -> list[Array] | None:
     """Inputs to time a graph with; None where their sizes are not known."""
+    return samples(graph) if has_samples(graph) else None
+
+
+def has_samples(graph: Graph) -> bool:
+    """Whether there are inputs to time a graph with."""
     types = [value.type for value in graph.inputs]
-    known = all(isinstance(one, TensorType) and one.is_static for one in types)
-    if not known or any(value.dtype is DType.STRING for value in graph.inputs):
-        return None
-    return samples(graph)
+    return all(
+        isinstance(one, TensorType) and one.is_static and one.dtype is not DType.STRING
+        for one in types
+    )
 
 
 def read_plan(plan: Plan | str | os.PathLike[str]) -> Plan:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from graft.base.errors import Location, ModelError
+from graft.base.errors import GraftWarning, Location, ModelError, warn_user
 from graft.base.names import LONGEST_LINE
 
 PLACES = [
@@ -51,3 +53,11 @@ def test_long_messages_are_shortened() -> None:
     assert len(text) == LONGEST_LINE
     assert text.startswith("begin x")
     assert text.endswith("x end")
+
+
+def test_warnings_are_at_the_line_of_the_user() -> None:
+    names: dict[str, Any] = {"__name__": "graft.deep", "warn": warn_user, "Kind": GraftWarning}
+    exec("def deeper(n): return deeper(n - 1) if n else warn('x', Kind)", names)
+    with pytest.warns(GraftWarning, match="x") as caught:
+        names["deeper"](7)
+    assert caught[0].filename == __file__

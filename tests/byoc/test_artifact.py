@@ -74,6 +74,23 @@ def test_the_host_stands_in_for_a_missing_backend(
     np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
 
 
+def test_a_missing_package_is_named(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_point: metadata.EntryPoint) -> None:
+        raise ModuleNotFoundError("No module named 'npu.driver'", name="npu.driver")
+
+    monkeypatch.setattr(metadata.EntryPoint, "load", load)
+    wanted = "'simnpu_0' runs on the host: simnpu 1 .*: the Python package 'npu' is not installed"
+    with pytest.warns(RegionWarning, match=wanted) as caught:
+        session = graft.load(saved)
+    assert caught[0].filename == __file__
+    for region in session.regions.values():  # half open: it is loaded again, and still missing
+        region.guard.breaker = Breaker(cooldown=0.0)
+        region.guard.breaker.fail(at_once=True)
+    with pytest.warns(RegionWarning, match=wanted):
+        session.run(None, {"x": X})
+    assert {incident.fault for incident in session.incidents} == {Fault.NOT_LOADED}
+
+
 def test_a_backend_that_comes_back_is_loaded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(metadata, "entry_points", lambda group: ())
@@ -119,7 +136,7 @@ def test_fallback_error_wants_the_backend(tmp_path: Path, monkeypatch: pytest.Mo
     pins = ["conv2d*=simnpu"]
     graft.compile(network(), target="simnpu", pins=pins, fallback="error").save(path)
     monkeypatch.setattr(metadata, "entry_points", lambda group: ())
-    with pytest.raises(UserError, match="needs simnpu 1 cannot run here"):
+    with pytest.raises(UserError, match="cannot be loaded: simnpu 1 cannot run here"):
         graft.load(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -245,8 +246,11 @@ def test_what_runs_only_in_parts_is_not_planned_whole(tmp_path: Path) -> None:
     assert found.plan.predicted <= found.plan.alternatives["host-only"]
 
 
-def test_regions_are_measured_whole_and_chosen_again(tmp_path: Path) -> None:
+def test_regions_are_measured_whole_and_chosen_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is declared: prices come from running, first of parts, then of regions."""
+    monkeypatch.setattr("graft.byoc.measure._KEPT", math.inf)  # however busy the machine is
     graph = steps()
     backend = Fake("acc", [(op, is_op(op)) for op in ("nn.softmax", "nn.log_softmax")])
     store = PriceStore(tmp_path, "m")
@@ -266,3 +270,11 @@ def test_a_limited_search_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(RegionWarning, match="best of a limited number of candidates: 'nn.softmax'"):
         found = placed(chain("nn.softmax"), fake("acc", "nn.softmax"))
     assert found.plan.method == "limited"
+
+
+def test_declared_prices_are_final(tmp_path: Path) -> None:
+    """They are not measured, neither by part nor as a whole, where that would tell otherwise."""
+    found = measured(Sleepy("acc", SOFTMAXES, price=flat(1e-6)), tmp_path, host=0.006)
+    (region,) = found.plan.regions
+    assert (region.source, region.seconds) == ("declared", pytest.approx(4e-6))
+    assert list(tmp_path.iterdir()) == []

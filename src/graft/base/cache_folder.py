@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from graft.base.errors import GraftWarning
+from graft.base.errors import GraftWarning, warn_user
 
 _PRIVATE = 0o700
 _OTHERS = 0o077  # what anybody but the owner may do
@@ -89,4 +88,4 @@ def warn_uncached(folder: Path, reason: str) -> None:
     _warned.add(root)
     advice = "set GRAFT_CACHE_DIR to a folder of your own"
     message = f"nothing is kept for the next time: {folder}: {reason}; {advice}"
-    warnings.warn(message, CacheWarning, stacklevel=3)
+    warn_user(message, CacheWarning)

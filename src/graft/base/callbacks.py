@@ -44,19 +44,33 @@ def author_code(
     except (BackendError, CrashedError, InternalError, TimeoutError):
         raise
     except (Exception, SystemExit) as error:
-        about = f" for {subject}" if subject else ""
-        where = author_line(error) or _definition(callback)
-        at = f", at {where}" if where else ""
-        message = f"{what} raised {_said(error)}{about}{at}"
-        raise BackendError(message, location, _HINT) from error
+        raise author_error(what, callback, error, subject, location) from error
 
 
-def described(error: BaseException) -> str:
-    """An exception of an author's code in a line, with the line of code if there is one."""
+def author_error(
+    what: str,
+    callback: Callable[..., Any],
+    error: BaseException,
+    subject: str = "",
+    location: Location | None = None,
+) -> BackendError:
+    """What `callback` raised, as an error that says whose mistake it is."""
+    where = author_line(error) or _definition(callback)
+    return BackendError(f"{what} raised {_sentence(error, subject, where)}", location, _HINT)
+
+
+def described(error: BaseException, subject: str = "") -> str:
+    """An exception of an author's code in a line, with what the code was called for and its line
+    if there are such."""
     if isinstance(error, BackendError):
         return error.message
-    where = author_line(error)
-    return f"{_said(error)}, at {where}" if where else _said(error)
+    return _sentence(error, subject, author_line(error))
+
+
+def _sentence(error: BaseException, subject: str, where: str) -> str:
+    about = f" for {subject}" if subject else ""
+    at = f", at {where}" if where else ""
+    return f"{_said(error)}{about}{at}"
 
 
 def author_line(error: BaseException) -> str:

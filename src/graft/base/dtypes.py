@@ -6,6 +6,7 @@ compare with. Exotic types come from `ml_dtypes`; strings are NumPy object array
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -116,6 +117,20 @@ def dtype_of(numpy_dtype: np.dtype[Any]) -> DType:
         if candidate == numpy_dtype:
             return member
     raise UnsupportedError(f"arrays of {numpy_dtype} have no Graft dtype")
+
+
+def array_type(array: Array) -> str:
+    """Dtype and shape of an array, as types are written: `float32[2, 3]`. It may be any array."""
+    name = DType.STRING.value if array.dtype.kind == "O" else array.dtype.name
+    return f"{name}[{', '.join(map(str, array.shape))}]"
+
+
+def array_types(arrays: Iterable[Any]) -> str:
+    """The same for operands; those that are no arrays are told by what they are."""
+    return ", ".join(
+        array_type(one) if isinstance(one, np.ndarray) else "none" if one is None else "a tensor"
+        for one in arrays
+    )
 
 
 def float_info(dtype: Any) -> Any:

@@ -7,8 +7,11 @@ there is one, what to do about it (`hint`). The command line prints the former w
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 
 from graft.base.names import LONGEST_LINE, printable
 
@@ -119,3 +122,32 @@ class ReferenceWarning(GraftWarning):
 
 class InternalError(GraftError):
     """A broken promise inside Graft: please report it."""
+
+
+def warn_user(message: str, category: type[GraftWarning]) -> None:
+    """Warn at the line outside of Graft that led here, however deep in Graft this is."""
+    frame = _user_frame()
+    names = frame.f_globals
+    warnings.warn_explicit(
+        message,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        names.get("__name__"),
+        names.setdefault("__warningregistry__", {}),
+    )
+
+
+def _user_frame() -> FrameType:
+    """The innermost frame that is neither Graft's nor the standard library's; where there is none
+    (a command, a thread pool), the outermost."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package == "__main__" or package not in _NOT_THE_USERS:
+            break
+        frame = frame.f_back
+    return frame
+
+
+_NOT_THE_USERS = frozenset(("graft", *sys.stdlib_module_names))

@@ -260,11 +260,14 @@ def variant_of(kind: type[Backend], name: str) -> Backend:
 
 
 def _subject(region: Graph) -> tuple[str, Location | None]:
-    """The operators of a region in words, and where its last node comes from."""
+    """A region in words; a single node with where it comes from. Of several none is to blame
+    before others."""
     nodes = [node for node in region.nodes if node.op.name != "constant"]
     names = [node.op.name for node in nodes]
     shown = "+".join(names if len(names) <= _SHOWN else [*names[:_SHOWN], "..."])
-    return (f"%{nodes[-1].output.name} ({shown})", nodes[-1].location) if nodes else ("", None)
+    if len(nodes) == 1:
+        return f"%{nodes[0].output.name} ({shown})", nodes[0].location
+    return (f"the region {shown}" if nodes else ""), None
 
 
 __all__ = [

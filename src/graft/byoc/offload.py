@@ -8,11 +8,11 @@ accelerator's code with the host's behind it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from graft.base.errors import warn_user
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import Backend
@@ -112,7 +112,7 @@ class _Repair:
             names = tuple(node.output.name for node in nodes)
             self.demotions.append(Demotion(label, backend, failure.reason, names))
             message = f"{label} goes back to the host: {failure.reason}"
-        warnings.warn(message, RegionWarning, stacklevel=5)
+        warn_user(message, RegionWarning)
         return parts
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from graft.base.errors import UserError
+from graft.base.errors import UserError, warn_user
 from graft.base.progress import Stage
 from graft.byoc.annotate import NO_PINS, Pins
 from graft.byoc.candidates import Candidate, Candidates, Refused, find_candidates, placeable
 from graft.byoc.choose import TIME_LIMIT, choose
-from graft.byoc.contract import HOST_BACKEND, Backend, Cost
+from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Source
 from graft.byoc.greedy import greedy, host_only, pruned
 from graft.byoc.measure import UnrunnableError, timed_region_of
 from graft.byoc.place import Placement, placement_of, too_large
@@ -69,7 +68,7 @@ def partition(
     until the choice stays the same. What is cheapest by what whole regions take is the plan."""
     result, prices = _priced(graph, backends, pricing, options)
     if result.limits_hit:
-        warnings.warn(_limited(result.limits_hit), RegionWarning, stacklevel=2)
+        warn_user(_limited(result.limits_hit), RegionWarning)
     wholes = _Wholes(placement_of(result, prices, backends, pricing.host.limits), pricing)
     alternatives = other_choices(wholes.placement, options)
     choice, tried = _settled(wholes, prices, alternatives, options)
@@ -110,7 +109,7 @@ def _priced(
                 f"nothing can run {message}",
                 hint="loosen the pins; fallback='host' lets the host run what its pin cannot",
             )
-        warnings.warn(f"the host has to run {message}", RegionWarning, stacklevel=3)
+        warn_user(f"the host has to run {message}", RegionWarning)
         pins = replace(pins, released=pins.released | set(left))
 
 
@@ -200,9 +199,13 @@ class _Wholes:
 
     def _measured(self, choice: Choice) -> Iterator[tuple[tuple[Candidate, ...], float]]:
         for name, nodes, options in regions(self.placement, choice):
-            whole = self._of(name, nodes, options) if len(options) > 1 else None
+            members = [self.placement.priced[option] for option in options]
+            # what a backend declares is final
+            is_declared = any(one.cost.source is Source.DECLARED for one in members)
+            is_single = len(members) == 1
+            whole = None if is_single or is_declared else self._of(name, nodes, options)
             if whole is not None:
-                yield tuple(self.placement.priced[o].candidate for o in options), whole
+                yield tuple(one.candidate for one in members), whole
 
     def refined(self, prices: Mapping[Candidate, Cost], choice: Choice) -> dict[Candidate, Cost]:
         """Prices that add up to the time which the regions of a choice take."""

@@ -3,17 +3,17 @@
 The host's fusion groups are timed where they will run: in one run of the whole graph on the host,
 kernel by kernel. A part of a group takes as long as the group if it holds the heavy node, for what
 follows that is done in passing; the rest is a matter of traffic. Everything else that is measured
-is measured in isolation; `refined` corrects the prices of what was chosen by the time that whole
-regions take.
+is measured in isolation; `refined` corrects the measured prices of what was chosen by the time that
+whole regions take. Declared prices are final.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graft.base.callbacks import described
+from graft.base.errors import warn_user
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits, Source
@@ -107,7 +107,7 @@ class _Trials:
             more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
             then = "; it is not asked again" if name in self._silent else ""
             message = f"{name} accepts {labels[0]}{more} and does not run it: {reason}{then}"
-            warnings.warn(message, RegionWarning, stacklevel=2)
+            warn_user(message, RegionWarning)
 
 
 Groups = Mapping[Node, tuple[Candidate, Cost]]  # the group that each node ran in, and its time

@@ -16,8 +16,8 @@ import numpy as np
 
 from graft.base.callbacks import described
 from graft.base.dims import UNKNOWN, symbols_of
-from graft.base.dtypes import Array
-from graft.base.errors import GraftError
+from graft.base.dtypes import Array, array_types
+from graft.base.errors import BackendError, CrashedError, GraftError
 from graft.byoc.contract import Backend, Runner
 from graft.byoc.measure import DEADLINE, bounded
 from graft.byoc.probe import Probe, Sizes, probe, probes, shape_at
@@ -135,7 +135,7 @@ class RegionCompiler:
                 _poisoned_outputs(body, asked.sizes),
                 [array.copy() for array in asked.inputs],
             )
-            self._bounded(backend, partial(_run, run, asked.inputs, found), "run")
+            self._run(backend, run, asked, found)
             if any(a.tobytes() != b.tobytes() for a, b in zip(asked.inputs, kept, strict=True)):
                 return "it writes over its inputs"
             rounding = backend.limits.rounding
@@ -147,6 +147,14 @@ class RegionCompiler:
             if problem:
                 return f"{problem} (on {asked})" if number else problem
         return ""
+
+    def _run(self, backend: Backend, run: Runner, asked: Probe, outputs: Sequence[Array]) -> None:
+        try:
+            self._bounded(backend, partial(_run, run, asked.inputs, outputs), "run")
+        except (GraftError, TimeoutError, CrashedError):
+            raise
+        except Exception as error:
+            raise BackendError(described(error, array_types(asked.inputs))) from error
 
     def _legal(
         self, host: Runner, body: Graph, given: Probe, first: bool

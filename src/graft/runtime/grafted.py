@@ -158,18 +158,26 @@ class _Loader:
         try:
             return make_region(self._runner(stored, policy), device_breaker=breaker)
         except Exception as error:
-            reason = f"{stored.backend} {stored.version} cannot run here: {error}"
+            reason = _why_not_loaded(stored, error)
             if policy.fallback == "error" or not stored.host:
                 raise UserError(
-                    f"the region '{stored.label}' needs {reason}",
+                    f"the region '{stored.label}' cannot be loaded: {reason}",
                     hint=f"install the backend '{stored.backend}', or compile with fallback='host'",
                 ) from error
             region = make_region(
-                None, device_breaker=breaker, loader=partial(self._load, stored, FIRST_DEADLINE)
+                None, device_breaker=breaker, loader=partial(self._load_again, stored)
             )
             fault = Fault.LATE if isinstance(error, TimeoutError) else Fault.NOT_LOADED
             region.failed(CaughtError(fault, reason))
             return region
+
+    def _load_again(self, stored: StoredRegion) -> Runner:
+        try:
+            return self._load(stored, FIRST_DEADLINE)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            raise CaughtError(Fault.NOT_LOADED, _why_not_loaded(stored, error)) from error
 
     def _runner(self, stored: StoredRegion, policy: Policy) -> Runner:
         if stored.code not in self._runners:
@@ -198,6 +206,14 @@ class _Loader:
         runner = IsolatedRunner(worker, load_isolated, facts, code, seconds)
         runner.prepare()
         return runner
+
+
+def _why_not_loaded(stored: StoredRegion, error: Exception) -> str:
+    """What a region's backend lacks here, in words."""
+    what = str(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        what = f"the Python package '{error.name.partition('.')[0]}' is not installed"
+    return f"{stored.backend} {stored.version} cannot run here: {what}"
 
 
 def load_isolated(message: Message) -> Message:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from graft.base.callbacks import described
-from graft.base.dtypes import Array
-from graft.base.errors import CrashedError, EvaluationError, GraftError, UserError
+from graft.base.dtypes import Array, array_types
+from graft.base.errors import CrashedError, EvaluationError, GraftError, UserError, warn_user
 from graft.runtime.breaker import Admission, Breaker
 from graft.runtime.comparison import find_difference, poison, suspicion, unwritten
 from graft.runtime.incidents import Fault, Incident, IncidentLog, RegionWarning
@@ -169,10 +168,18 @@ class Guard:
         """Whether there is a deadline, after which foreign code may still be running."""
         return self.policy.deadline is None or not math.isinf(self.policy.deadline)
 
-    def fail(self, region: Region, error: BaseException, fault: Fault | None = None) -> None:
-        """Record what happened and warn of it; raises where the host is not to stand in."""
+    def fail(
+        self,
+        region: Region,
+        error: BaseException,
+        fault: Fault | None = None,
+        operands: Sequence[Any] = (),
+    ) -> None:
+        """Record what happened, on which operands, and warn of it; raises where the host is not to
+        stand in."""
         fault = fault or _fault_of(error)
-        reason = str(error) if isinstance(error, CaughtError) else described(error)
+        types = array_types(operands) if fault is Fault.RAISED else ""
+        reason = str(error) if isinstance(error, CaughtError) else described(error, types)
         difference = error.difference if isinstance(error, CaughtError) else None
         incident = Incident(region.name, region.backend, reason, fault, difference)
         self.start_over()
@@ -189,10 +196,15 @@ class Guard:
             self.device_breaker.fail(at_once=True, is_over=is_over)
         else:
             self.device_breaker.succeed()  # it did answer
+        warn_user(self._told(region, fault, reason), RegionWarning)
+
+    def _told(self, region: Region, fault: Fault, reason: str) -> str:
+        """What happened, in a sentence."""
+        if fault is Fault.NOT_LOADED:  # nothing has failed: something is missing here
+            return f"the region '{region.name}' runs on the host: {reason}"
         left = self.breaker.seconds_left
         then = f"is left to the host for {left:.3g} s" if left else "was run on the host"
-        message = f"the region '{region.name}' failed on {region.backend} and {then}: {reason}"
-        warnings.warn(message, RegionWarning, stacklevel=6)
+        return f"the region '{region.name}' failed on {region.backend} and {then}: {reason}"
 
     def _admit(self) -> Admission:
         device = self.device_breaker.admit()
@@ -337,7 +349,7 @@ class Guard:
         """After a failure: the host's results in place of the accelerator's."""
         is_late = isinstance(error, OverdueError)
         try:
-            self.fail(region, error)
+            self.fail(region, error, operands=inputs)
         except RegionError as raised:
             if is_late and memory is HOST_MEMORY:
                 raise AbandonedError(raised) from error
@@ -448,6 +460,8 @@ def _fault_of(error: BaseException) -> Fault:
         return error.fault
     if isinstance(error, TimeoutError):
         return Fault.LATE
+    if any(isinstance(one, ModuleNotFoundError) for one in (error, error.__cause__)):
+        return Fault.NOT_LOADED
     return Fault.CRASHED if isinstance(error, CrashedError) else Fault.RAISED
 
 

@@ -29,7 +29,7 @@ class Fault(StrEnum):
     LATE = "late"  # no answer before the deadline
     LOST = "lost"  # the memory of the device cannot be reached
     CRASHED = "crashed"  # its process died
-    NOT_LOADED = "not loaded"  # its code cannot be loaded here
+    NOT_LOADED = "not loaded"  # its code cannot be loaded here, or a package is missing
 
 
 class RegionWarning(GraftWarning):

@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import UserError
+from graft.base.callbacks import author_error
+from graft.base.dtypes import Array, DType, array_types, dtype_of
+from graft.base.errors import BackendError, CrashedError, UserError
 from graft.runtime.memory import aligned_size
+from graft.runtime.spaces import LostDeviceError
 
 MAGIC = b"graft-json-graph 1\n"
 
@@ -219,13 +221,29 @@ class Interpreter:
         for tensor, array in zip(self.graph.inputs, inputs, strict=True):
             values[tensor.name] = array
         for node, action in self._actions:
-            results = action([None if name is None else values[name] for name in node.inputs])
+            operands = [None if name is None else values[name] for name in node.inputs]
+            try:
+                results = action(operands)
+            except (BackendError, CrashedError, LostDeviceError, TimeoutError):
+                raise
+            except Exception as error:
+                raise self._raised(node, action, operands, error) from error
             outputs = results if isinstance(results, tuple | list) else (results,)
             if len(outputs) != len(node.outputs) or any(result is None for result in outputs):
                 raise TypeError(_miscounted(node, outputs))
             for tensor, result in zip(node.outputs, outputs, strict=True):
                 values[tensor.name] = np.asarray(result)
         return [values[name] for name in self.graph.outputs]
+
+    def _raised(
+        self, node: JsonNode, action: Action, operands: Sequence[Array | None], error: Exception
+    ) -> BackendError:
+        """What a kernel raised, as an error that names the call among those of the region."""
+        parts = f" ({'+'.join(node.ops)})" if node.ops not in ((), (node.op,)) else ""
+        made = ", ".join(f"%{tensor.name}" for tensor in node.outputs)
+        what = f"the kernel '{node.op}'{parts} for {made}"
+        kernel = self.kernels.get(node.op, action)
+        return author_error(what, kernel, error, array_types(operands))
 
 
 def _check_parameters(kernel: Kernel, node: JsonNode, known: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.dtypes import Array, DType, array_type
 from graft.base.errors import EvaluationError
 from graft.runtime.breaker import Breaker
 from graft.runtime.guard import AbandonedError, Guard, Policy
@@ -186,7 +186,7 @@ def deliver(results: Sequence[Array] | None, outputs: Sequence[Array], name: str
             continue
         if array.dtype != buffer.dtype or array.shape != buffer.shape:
             raise EvaluationError(
-                f"result {index} of '{name}' is {_shown(array)} instead of {_shown(buffer)}"
+                f"result {index} of '{name}' is {array_type(array)} instead of {array_type(buffer)}"
             )
         buffer[...] = array
 
@@ -194,10 +194,6 @@ def deliver(results: Sequence[Array] | None, outputs: Sequence[Array], name: str
 def _handed_over(operand: Any) -> Any:
     """An operand for foreign code: the same memory as another array, or what a device gave."""
     return operand.view() if isinstance(operand, np.ndarray) else operand
-
-
-def _shown(array: Array) -> str:
-    return f"{dtype_of(array.dtype)}[{', '.join(map(str, array.shape))}]"
 
 
 __all__ = ["HOST_SPACE", "Policy", "Region", "RegionWarning", "deliver", "incidents_of"]

@@ -8,7 +8,6 @@ so that a model for another machine can be saved.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -21,7 +20,7 @@ import numpy as np
 
 from graft.base.dims import AnyDim, bare_symbol
 from graft.base.dtypes import Array
-from graft.base.errors import ReferenceWarning, UserError
+from graft.base.errors import ReferenceWarning, UserError, warn_user
 from graft.base.names import printable
 from graft.program.program import Program, Value
 from graft.program.variants import switch_of, variant_name
@@ -226,7 +225,7 @@ class Session:
                 f" reference evaluator: loading it needs this version of Graft, with the"
                 f" operators {', '.join(operators)}"
             )
-            warnings.warn(printable(message), ReferenceWarning, stacklevel=2)
+            warn_user(printable(message), ReferenceWarning)
 
     def _write(self, path: Path) -> Sequence[str]:
         if self.image is not None:

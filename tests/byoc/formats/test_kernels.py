@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 import graft
 from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
-from graft.base.errors import BackendError
+from graft.base.errors import BackendError, UserError
 from graft.byoc import JsonBackend, Limits, Refusal, is_constant, is_op, op, wildcard
 from graft.byoc.annotate import register_pattern_table, tables_of, unregister
 from graft.byoc.boundary import wished
@@ -24,7 +25,8 @@ from graft.byoc.measure import static_shape
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
-from graft.ir.types import tensor
+from graft.ir.types import TensorType, tensor
+from graft.runtime.incidents import Fault, RegionWarning
 from graft.runtime.json_graph import ALL, JsonNode, attributes_of, layout_transform, unpack
 
 IMAGE = tensor("float32", 2, 3, 9, 7)
@@ -369,3 +371,77 @@ def test_layouts_there_and_back(layout: str) -> None:
     there = layout_transform(array, "NCHW", layout)
     np.testing.assert_array_equal(there, evaluate(build.build(moved), [array])[0])
     np.testing.assert_array_equal(layout_transform(there, layout, "NCHW"), array)
+
+
+class Picky(JsonBackend):
+    """Adds, unless it is told to take offence at operands."""
+
+    name = "picky"
+    version = "1"
+    offence: Exception | None = None
+
+    def __init__(self) -> None:
+        self.kernels = {"add": self._add, "nn.relu": lambda x: np.maximum(x, 0)}
+
+    def _add(self, x: Array, y: Array) -> Array:
+        if self.offence is not None:
+            raise self.offence
+        return np.add(x, y)
+
+
+@pytest.fixture
+def picky() -> Iterator[Picky]:
+    backend = Picky()
+    register_backend(backend)
+    yield backend
+    unregister_backend("picky")
+
+
+def sum_relu() -> Graph:
+    """relu(x + y), twice as long as the first operand is high."""
+    build = Builder()
+    x = build.input("x", TensorType(DType.FLOAT32, (symbol("n"), 3)))
+    total = build("add", x, build.input("y", tensor("float32", 3)))
+    return build.build(build("nn.relu", total))
+
+
+FEEDS = {"x": np.ones((2, 3), np.float32), "y": np.ones(3, np.float32)}
+
+
+def test_what_a_kernel_raises_names_the_call_and_its_operands(picky: Picky) -> None:
+    module = graft.compile(sum_relu(), "picky", pins=["*=picky"])
+    assert len(module.placement.regions) == 1
+    picky.offence = ValueError("too tall")
+    with pytest.warns(RegionWarning, match="the region 'picky_0' failed on picky") as caught:
+        np.testing.assert_array_equal(module.run(None, FEEDS)[0], np.full((2, 3), 2))
+    wanted = "the kernel 'add' for %add raised ValueError: too tall for float32[2, 3], float32[3]"
+    assert wanted in str(caught[0].message)
+    assert Path(__file__).name in str(caught[0].message)  # the author's line
+    assert caught[0].filename == __file__  # the user's
+
+
+def test_a_pin_that_breaks_names_the_call_too(picky: Picky) -> None:
+    picky.offence = ValueError("too tall")
+    with pytest.raises(UserError, match=r"cannot hold for %.*: picky_0: the kernel 'add' for %add"):
+        graft.compile(sum_relu(), "picky", pins=["*=picky"])
+
+
+def test_a_missing_package_is_named_and_no_failure(picky: Picky) -> None:
+    module = graft.compile(sum_relu(), "picky", pins=["*=picky"])
+    picky.offence = ModuleNotFoundError("No module named 'driver'", name="driver")
+    with pytest.warns(RegionWarning, match="'picky_0' runs on the host: .*'driver'") as caught:
+        module.run(None, FEEDS)
+    assert "failed" not in str(caught[0].message)
+    assert [incident.fault for incident in module.incidents] == [Fault.NOT_LOADED]
+
+
+def test_what_cannot_be_raced_is_not_even_compiled(
+    picky: Picky, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By plans: the chosen one, here the host's alone, and all that can be offloaded."""
+    monkeypatch.setattr(Picky, "limits", Limits(launch_seconds=1.0))
+    compiled: list[Graph] = []
+    monkeypatch.setattr(Picky, "compile", lambda _, region: compiled.append(region))
+    module = graft.compile(sum_relu(), "picky", report=lambda stage: None)
+    assert module.placement.regions == ()
+    assert compiled == []

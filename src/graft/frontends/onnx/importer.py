@@ -32,23 +32,21 @@ _LEAST = 2_000
 
 
 def import_model(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    strict: bool = False,
-    stacklevel: int = 1,
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, strict: bool = False
 ) -> Graph:
     """Import a model from a path, bytes or a `ModelProto`.
 
     `strict` refuses what breaks ONNX's rules; else what ONNX Runtime puts up with is imported, with
-    a warning `stacklevel` calls further out."""
-    return import_source(read_model(source, strict=strict), stacklevel + 1)
+    a warning."""
+    return import_source(read_model(source, strict=strict))
 
 
-def import_source(source: Source, stacklevel: int = 1) -> Graph:
+def import_source(source: Source) -> Graph:
     """Import a model that has been read, as strictly as its `leniency` is."""
     try:
         return _imported(source)
     finally:  # also where it fails: what was put up with may be the reason
-        source.leniency.warn(stacklevel + 1)
+        source.leniency.warn()
 
 
 def _imported(source: Source) -> Graph:

@@ -6,10 +6,9 @@ the first node that has it and the number of the others.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 
-from graft.base.errors import Location, ModelWarning, UserError
+from graft.base.errors import Location, ModelWarning, UserError, warn_user
 
 
 @dataclass
@@ -26,11 +25,11 @@ class Leniency:
         noted = self.locations.setdefault(f"{error.message}; {consequence}", {})
         noted[error.location or Location()] = None
 
-    def warn(self, stacklevel: int) -> None:
+    def warn(self) -> None:
         """Warn of the mistakes that were tolerated since the last call."""
         for message, locations in self.locations.items():
             first, *others = locations
             more = f", and {len(others)} more" if others else ""
             where = f" ({first}{more})" if str(first) else more
-            warnings.warn(f"{message}{where}", ModelWarning, stacklevel=stacklevel + 1)
+            warn_user(f"{message}{where}", ModelWarning)
         self.locations.clear()
