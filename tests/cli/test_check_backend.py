@@ -40,7 +40,8 @@ def backends() -> Iterator[None]:
 def test_a_good_backend(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--backend", "good", "--examples", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("good 1: 2 patterns, 16 graphs tried, ")
+    # four of each pattern, one of each of the eight dtypes beside float32, twice four together
+    assert lines[0].startswith("good 1: 2 patterns, 32 graphs tried, ")
     assert lines[0].endswith(" 0 failures (seed 0)")
     assert [line.split()[0] for line in lines[1:]] == ["nn.relu", "add", "combined"]
 
@@ -93,6 +94,7 @@ def test_further_reasons_are_counted(capsys: pytest.CaptureFixture[str]) -> None
         (["model.onnx", "--backend", "good"], 2, "a model and --backend are given"),
         ([], 2, "what is to be checked?"),
         (["model.onnx", "--examples", "3"], 2, "--examples is about --backend NAME"),
+        (["--backend", "good", "--measure"], 2, "--measure is about a model"),
         (["--backend", "good", "--examples", "0"], 2, "'0' is not a positive whole number"),
     ],
 )

@@ -41,10 +41,10 @@ class Text:
         return self.text
 
 
-def to_text(graph: Graph) -> Text:
-    """Print a graph."""
+def to_text(graph: Graph, with_defaults: bool = False) -> Text:
+    """Print a graph; attributes that are as they are by default only if that is asked for."""
     sources = {node.location.source for node in graph.walk() if node.location is not None}
-    printer = _Printer(next(iter(sources)) if len(sources) == 1 else "")
+    printer = _Printer(next(iter(sources)) if len(sources) == 1 else "", with_defaults)
     printer.graph(graph, "")
     return Text("".join(printer.parts) + "\n", printer.constants)
 
@@ -72,8 +72,9 @@ def _default(field: Field[Any]) -> Any:
 
 
 class _Printer:
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, with_defaults: bool) -> None:
         self.source = source  # of all nodes, where it is the same
+        self.with_defaults = with_defaults
         self.parts: list[str] = []
         self.constants: dict[str, Array] = {}
 
@@ -106,7 +107,8 @@ class _Printer:
         explicit = [
             (name, value)
             for name, default in _defaults(type(attrs))
-            if (value := getattr(attrs, name)) is not default and _differs(value, default)
+            if ((value := getattr(attrs, name)) is not default and _differs(value, default))
+            or self.with_defaults
         ]
         if not explicit:
             return

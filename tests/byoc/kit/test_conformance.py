@@ -187,6 +187,26 @@ def test_what_fails_only_in_company_is_found_and_shrinks_to_two_nodes() -> None:
     assert "AssertionError: one at a time" in report.failures[0].reason
 
 
+def test_chains_are_drawn_in_every_dtype_that_is_accepted() -> None:
+    def narrow(region: Graph, inputs: Sequence[Array], _outputs: Sequence[Array]) -> Results:
+        is_chain = sum(node.op.name != "constant" for node in region.nodes) > 1
+        kinds = {str(value.dtype) for value in region.outputs}
+        assert not (is_chain and kinds & {"float16", "int64"}), "not in a chain"
+        return results(region, inputs)
+
+    backend = Wrong("nn.relu", "add", behave=narrow)
+    report = checked(backend, 4)
+    assert set(report.patterns[1].dtypes) >= {"float16", "bfloat16", "float64", "int32", "int64"}
+    assert {failure.pattern for failure in report.failures} == {"combined"}
+    assert "AssertionError: not in a chain" in report.failures[0].reason
+
+
+def test_failures_show_attributes_that_are_defaults() -> None:
+    report = checked(Wrong("nn.conv2d", behave=without("strides", (1, 1))), 20)
+    assert "groups=1" in report.failures[0].text
+    assert "padding=[0, 0, 0, 0]" in report.failures[0].text
+
+
 def test_supports_that_raises_is_a_failure() -> None:
     class Raising(Wrong):
         def supports(self, match: Match) -> Refusal | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from graft.base.callbacks import author_code
@@ -47,11 +47,12 @@ def conformance(
     seed: int = 0,
     progress: Progress = quietly,
     journal: Journal = lambda _pattern, _graph: None,
+    deadline: float | None = None,
 ) -> Report:
     """Check a backend on `examples` graphs per pattern; the same seed makes the same graphs.
 
-    `journal` is told of every graph before it is tried, in case the process does not survive it.
-    """
+    `journal` is told of every graph before it is tried, in case the process does not survive it;
+    `deadline` is how many seconds the backend has for one (60 by default)."""
     try:
         failures = [Failure("", reason) for reason in broken_promises(backend)]
         entries = entries_of(backend)
@@ -64,14 +65,14 @@ def conformance(
     tallies = []
     for number, entry in enumerate(entries):
         progress(Stage("trying patterns", number + 1, len(entries), entry.name))
-        tally = _Tally(backend, entry.name, seed, journal)
+        tally = _Tally(backend, entry.name, seed, journal, deadline)
         _try_pattern(tally, entry, examples)
         tallies.append(tally)
     progress(Stage("trying several patterns in one region"))
-    combined = _Tally(backend, COMBINED, seed, journal)
-    accepted = [e for e, tally in zip(entries, tallies, strict=True) if tally.clean]
-    if accepted:
-        _try_together(combined, accepted, examples * 2)
+    combined = _Tally(backend, COMBINED, seed, journal, deadline)
+    clean = [pair for pair in zip(entries, tallies, strict=True) if pair[1].clean]
+    if clean:
+        _try_together(combined, clean, examples * 2)
     failures += [
         Failure(tally.name, "no example of it was accepted, so that nothing is known about it")
         for tally in tallies
@@ -134,6 +135,7 @@ class _Tally:
     name: str
     seed: int
     journal: Journal
+    deadline: float | None = None
     tried: int = 0
     accepted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -152,7 +154,8 @@ class _Tally:
 
     def offer(self, graph: Graph) -> Outcome:
         self.journal(self.name, graph)
-        outcome = attempt(graph, self.backend, self.pattern, thorough=self.accepted == 0)
+        thorough = self.accepted == 0
+        outcome = attempt(graph, self.backend, self.pattern, thorough, self.deadline)
         if outcome.useless:
             return outcome
         self.tried += 1
@@ -172,14 +175,14 @@ class _Tally:
 
         def fails(smaller: Graph) -> bool:
             self.journal(self.name, smaller)
-            failed = attempt(smaller, self.backend, "", thorough).failed
+            failed = attempt(smaller, self.backend, "", thorough, self.deadline).failed
             same = bool(failed) and _kind(failed) == _kind(outcome.failed)
             if same:
                 reasons.append(failed)
             return same
 
         small = shrink(graph, fails)
-        text = to_text(small).text
+        text = to_text(small, with_defaults=True).text
         if not any(text == known.text or reasons[-1] == known.reason for known in self.failures):
             count = sum(1 for node in small.nodes if node.op.name != "constant")
             self.failures.append(Failure(self.name, reasons[-1], text, count))
@@ -199,25 +202,33 @@ def _kind(reason: str) -> str:
 
 def _try_pattern(tally: _Tally, entry: Entry, examples: int) -> None:
     """First plain examples, so that most patterns get at least one, then anything; a pattern that
-    accepts little gets more, one that accepts nothing most."""
+    accepts little gets more, one that accepts nothing most. Last, one of each type that none of
+    these was of."""
     for number in range(max(examples * _STUBBORN, _HOPELESS)):
-        if number >= examples and tally.accepted >= examples / 4:
-            return
-        if number >= examples * _STUBBORN and tally.accepted:
-            return
-        for redraw in range(_PATIENCE):
-            odd = _odd_dtype(number) if redraw < _PATIENCE // 2 else None  # it may not exist in it
-            plain = number < 3 or odd is not None  # refused for its type, or for nothing
-            draw = Draw(f"{tally.seed} {entry.name} {number} {redraw}", plain, odd)
-            try:
-                graph = synthesize([entry.formula.pattern], draw)
-                if number % _SYMBOLIC == 1:
-                    graph = with_symbols(graph, draw)
-            except UnbuildableError:
-                continue
-            if not tally.offer(graph).useless:
-                break
+        is_enough = tally.accepted >= (examples / 4 if number < examples * _STUBBORN else 1)
+        if number >= examples and is_enough:
+            break
+        _try_once(tally, entry, number)
         if len(tally.failures) >= _FAILURES:
+            return
+    for later in range(number, _ODD * len(ODD_DTYPES)):
+        if _odd_dtype(later) is not None and not tally.failures:
+            _try_once(tally, entry, later)
+
+
+def _try_once(tally: _Tally, entry: Entry, number: int) -> None:
+    odd = _odd_dtype(number)
+    for redraw in range(_PATIENCE):
+        dtype = odd if redraw < _PATIENCE // 2 else None  # it may not exist in it
+        plain = number < 3 or dtype is not None  # refused for its type, or for nothing
+        draw = Draw(f"{tally.seed} {entry.name} {number} {redraw}", plain, dtype)
+        try:
+            graph = synthesize([entry.formula.pattern], draw)
+            if number % _SYMBOLIC == 1:
+                graph = with_symbols(graph, draw)
+        except UnbuildableError:
+            continue
+        if not tally.offer(graph).useless:
             return
 
 
@@ -227,11 +238,17 @@ def _odd_dtype(number: int) -> DType | None:
     return ODD_DTYPES[turn % len(ODD_DTYPES)] if rest == _ODD - 1 else None
 
 
-def _try_together(tally: _Tally, entries: list[Entry], examples: int) -> None:
-    """Several patterns in one graph, each reading what an earlier one makes."""
+def _try_together(tally: _Tally, accepted: Sequence[tuple[Entry, _Tally]], examples: int) -> None:
+    """Several patterns in one graph, each reading what an earlier one makes. Half of the graphs are
+    of other dtypes than float32, if the patterns accept such: each in turn, of patterns that do."""
+    odd = [dtype for dtype in ODD_DTYPES if any(dtype in one.dtypes for _, one in accepted)]
     for number in range(examples):
+        dtype = odd[number // 2 % len(odd)] if odd and number % 2 else None
         for redraw in range(_PATIENCE):
-            draw = Draw(f"{tally.seed} {COMBINED} {number} {redraw}", plain=True)
+            if redraw == _PATIENCE // 2:
+                dtype = None  # these patterns may not fit together in it
+            entries = [e for e, one in accepted if dtype is None or dtype in one.dtypes]
+            draw = Draw(f"{tally.seed} {COMBINED} {number} {redraw}", plain=True, dtype=dtype)
             chosen = [draw.among(entries) for _ in range(draw.between(2, 4))]
             try:
                 graph = synthesize([entry.formula.pattern for entry in chosen], draw)

@@ -55,8 +55,15 @@ class Outcome:
     useless: bool = False  # the reference has no answer, or the pattern does not match
 
 
-def attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool = False) -> Outcome:
-    """Offer a graph to a backend; what it accepts is compiled, run and compared.
+def attempt(
+    graph: Graph,
+    backend: Backend,
+    pattern: str,
+    thorough: bool = False,
+    deadline: float | None = None,
+) -> Outcome:
+    """Offer a graph to a backend; what it accepts is compiled, run and compared, all of it within
+    `deadline` seconds, by default `DEADLINE`.
 
     That happens in a process of its own, which may not survive it and lasts until an example ends
     it: a new one where it can make the backend, and else a fork, since a backend may be any object.
@@ -68,7 +75,7 @@ def attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool = False
     reference = id(backend) if worker.is_fork else reference_of(backend)
     facts = [reference, example.facts, pattern, thorough]
     try:
-        answer = worker.call(_tried, facts, *example.blobs, deadline=DEADLINE)
+        answer = worker.call(_tried, facts, *example.blobs, deadline=deadline or DEADLINE)
     except (TimeoutError, CrashedError) as error:
         return Outcome(failed=str(error))
     return Outcome(*answer.facts)

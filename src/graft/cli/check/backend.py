@@ -16,7 +16,7 @@ from pathlib import Path
 
 from graft.byoc.discover import backend_named, find_backends
 from graft.byoc.kit import Failure, PatternReport, Report, conformance
-from graft.cli.options import UsageError, positive
+from graft.cli.options import UsageError, given, positive
 from graft.cli.report import Block, Indented, Line, counted, number, print_json, print_lines, table
 from graft.cli.terminal import BAD, status
 from graft.ir.graph import Graph
@@ -35,7 +35,8 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
         "--examples",
         metavar="N",
         type=positive,
-        help=f"graphs to make up for each pattern (default {_EXAMPLES}); see also --seed",
+        help=f"graphs to make up for each pattern (default {_EXAMPLES}), beside one of each dtype"
+        " that none of these is of; see also --seed and --deadline",
     )
 
 
@@ -46,6 +47,9 @@ def wants_backend(options: argparse.Namespace) -> bool:
             raise UsageError("a model and --backend are given", hint="check one at a time")
         if options.reduce is not None:
             raise UsageError("--reduce is about a model", hint="failures of a backend are small")
+        about_models = [name for name in given(options) if name != "--deadline"]
+        if about_models:
+            raise UsageError(f"{about_models[0]} is about a model, and --backend is none")
         return True
     if options.model is None:
         raise UsageError("what is to be checked?", hint="name a model, or a backend by --backend")
@@ -61,12 +65,13 @@ def check_backend(options: argparse.Namespace) -> int:
     examples, seed = options.examples or _EXAMPLES, options.seed or 0
     if backends.origins.get(backend.name) == _HERE:
         with status(f"checking {backend.name}") as tell:
-            return _print(conformance(backend, examples, seed, tell), options.json)
+            report = conformance(backend, examples, seed, tell, deadline=options.deadline)
+        return _print(report, options.json)
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder) / "graph"
-        flag = str(int(options.json))
-        command = [sys.executable, "-c", _CHILD, backend.name, str(examples), str(seed), flag]
-        code = subprocess.run([*command, str(journal)], check=False).returncode
+        wishes = [examples, seed, options.deadline or "", int(options.json), journal]
+        command = [sys.executable, "-c", _CHILD, backend.name, *map(str, wishes)]
+        code = subprocess.run(command, check=False).returncode
         if code >= 0 or not journal.exists():
             return code
         pattern, _, text = journal.read_text("utf-8").partition("\n")
@@ -81,7 +86,7 @@ def check_backend(options: argparse.Namespace) -> int:
 _CHILD = "import sys; from graft.cli.check.backend import child; sys.exit(child(*sys.argv[1:]))"
 
 
-def child(name: str, examples: str, seed: str, as_json: str, journal: str) -> int:
+def child(name: str, examples: str, seed: str, deadline: str, as_json: str, journal: str) -> int:
     """The check itself, which notes every graph before it is tried."""
     backend = backend_named(name, find_backends())
 
@@ -89,7 +94,8 @@ def child(name: str, examples: str, seed: str, as_json: str, journal: str) -> in
         Path(journal).write_text(f"{pattern}\n{to_text(graph).text}", encoding="utf-8")
 
     with status(f"checking {name}") as tell:
-        report = conformance(backend, int(examples), int(seed), tell, note)
+        bound = float(deadline) if deadline else None
+        report = conformance(backend, int(examples), int(seed), tell, note, bound)
     return _print(report, as_json == "1")
 
 
