@@ -103,7 +103,9 @@ def described(op: Op, sources: list[str]) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    """A summary as a sentence; an operator's name at its beginning stays as it is."""
+    first, _, rest = text.partition(" ")
+    return f"`{first}` {rest}." if first in OPS else f"{text[0].upper()}{text[1:]}."
 
 
 def _operand(operand: Operand) -> str:

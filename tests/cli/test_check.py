@@ -238,6 +238,23 @@ def test_tolerances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert checked(capsys, model, "--rtol", "1", "--atol", "0")["rtol"] == 1.0
 
 
+def test_the_tolerance_that_is_shown_is_that_of_the_dtype(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = "float16[8] x) => (float16[8] y"
+    model = saved(tmp_path, f"g ({half}) {{ y = Tanh (x) }}")
+    assert main(["check", model]) == 0
+    assert ", rtol 0.00391, atol 0.00391\n" in capsys.readouterr().out
+    both = saved(tmp_path, f"g ({half}, float[8] z) {{ y = Tanh (x)  z = Cast <to = 1> (x) }}")
+    assert main(["check", both]) == 0
+    shown = "rtol 0.00391, atol 0.00391 (y); rtol 0.001, atol 0.0001 (z)"
+    assert shown in capsys.readouterr().out
+    facts = checked(capsys, both)
+    assert [one["rtol"] for one in facts["outputs"]] == [2**-8, 1e-3]
+    assert main(["check", both, "--rtol", "0.1", "--atol", "0.1"]) == 0
+    assert ", rtol 0.1, atol 0.1\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("limit", [10**9, 0])
 def test_skeletons_in_memory_and_in_a_folder(
     limit: int,

@@ -26,6 +26,8 @@ from tests.cli.hostile import (
 
 import graft
 from graft.backends.csource.backend import CSource
+from graft.backends.cuda.backend import Cuda
+from graft.backends.cuda.plan import plan_region
 from graft.base.names import LONGEST_LINE, comment, file_stem, identifier, printable, quoted
 from graft.byoc.contract import Backend, Match, PatternTable
 from graft.byoc.discover import register_backend, unregister_backend
@@ -34,6 +36,7 @@ from graft.byoc.formats.json_graph import json_blob
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.byoc.plan import parse_plan
 from graft.byoc.region import for_backend
+from graft.cli.compile import PLACEMENT_STAGES, STAGES
 from graft.cli.main import main
 from graft.frontends.onnx.importer import import_model
 from graft.ir.equal import difference
@@ -108,7 +111,7 @@ def _constants(model: str) -> dict[str, np.ndarray]:
     return {node.output.name: node.attrs.value.array for node in found}
 
 
-@pytest.mark.parametrize("stage", ["graph", "optimized", "fused", "loops", "llvm", "asm"])
+@pytest.mark.parametrize("stage", [one for one in STAGES if one not in PLACEMENT_STAGES])
 @pytest.mark.parametrize("model", ["static.onnx", "dynamic.onnx"])
 def test_stages(model: str, stage: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = said(capfd, "compile", model, "--emit", stage)
@@ -142,6 +145,24 @@ def test_dims_by_name(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for wrong in [name for name in NAMES.values() if "=" not in name]:
         said(capfd, "run", "static.onnx", "--dim", f"{wrong}=2", code=1)
         said(capfd, "run", "static.onnx", "--input", f"{wrong}x=nowhere.npy", code=1)
+
+
+def test_quantize(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for file in ("quantized.onnx", "quantized.graft"):
+        said(
+            capfd, "quantize", "static.onnx", "--data", "random", "--precision", "int8", "-o", file
+        )
+        said(capfd, "run", file)
+    said(capfd, "inspect", "quantized.onnx")
+
+
+def test_dump_and_reduce(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said(capfd, "run", "static.onnx", "--dump", "all", "--dump-to", "dumped")
+    written = [path.name for path in (folder / "dumped").iterdir()]
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,80}", name) for name in written)
+    wrong = ("--rtol", "0", "--atol", "0", "--reduce", "reduced.onnx")
+    said(capfd, "check", "static.onnx", *wrong, code=1)
+    assert (folder / "reduced.onnx").exists()
 
 
 @needs_c
@@ -243,6 +264,9 @@ def test_code_of_regions(folder: Path) -> None:
     for output, right in zip(outputs, expected, strict=True):
         np.testing.assert_allclose(output, right, rtol=1e-5)
     json_blob(graph).decode("ascii", "ignore")
+    kernels = plan_region(graph, Cuda().plan_options).code
+    assert kernels
+    assert not any(re.search(rf"touch|{MARK}|[^\x20-\x7e\n\t]", text) for text in kernels.values())
     assert to_onnx(for_backend(graph)).graph.input[0].name.isidentifier()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from tests.byoc.explained import network
 
 from graft.backends.simnpu.backend import SimNpu
-from graft.byoc.contract import Runner
+from graft.byoc.contract import Cost, Runner
 from graft.byoc.discover import register_backend, unregister_backend
 from graft.byoc.plan import parse_plan
 from graft.cli.main import main
+from graft.ir.graph import Graph
 
 PLACED = ("--target", "simnpu,host", "--pin", "first/Conv=simnpu")
 
@@ -31,6 +33,23 @@ class Wrong(SimNpu):
                 one[...] = 42
 
         return run
+
+
+class Hanging(SimNpu):
+    """Thinks about prices for longer than anybody waits."""
+
+    name = "hanging"
+
+    def price(self, region: Graph) -> Cost:
+        time.sleep(60)
+        return super().price(region)
+
+
+@pytest.fixture
+def hanging() -> Iterator[None]:
+    register_backend(Hanging)
+    yield
+    unregister_backend("hanging")
 
 
 @pytest.fixture
@@ -156,6 +175,27 @@ def test_no_check_trusts_until_it_runs(
     assert "graft: warning: the region 'wrong_0' failed on wrong and is left" in captured.err
     alone = json.loads(said(capsys, "run", model, "--json"))
     assert facts["outputs"][0]["mean"] == pytest.approx(alone["outputs"][0]["mean"], rel=1e-3)
+
+
+@pytest.mark.usefixtures("hanging")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run",),
+        ("check",),
+        ("explain",),
+        ("compile", "-o", "it.graft"),
+        ("compile", "--emit", "plan"),
+        ("quantize", "--data", "random"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_has_a_deadline(
+    command: tuple[str, ...], model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *rest = [str(tmp_path / one) if one.endswith(".graft") else one for one in command]
+    assert main([name, model, *rest, "--target", "hanging,host", "--deadline", "0.2"]) == 0
+    assert "no answer within 0.2 s; it is not asked again" in capsys.readouterr().err
 
 
 def test_a_file_is_verified_and_has_a_deadline(

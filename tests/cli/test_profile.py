@@ -125,6 +125,7 @@ def test_regions_as_stacked_bars() -> None:
         f"  acc_0              {full}  80.0      30.0    10.0       40.0",
         f"  sim_1 (simulated)  {half}  40.0       0.0     5.0       35.0",
         "  ▒ transfer, ░ launch, █ execution",
+        "  launch: with the region's guard, which takes about 20 µs where it has a deadline",
         "  (simulated): what a model of the device says; the host computed in its place",
     ]
 

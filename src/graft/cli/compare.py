@@ -56,6 +56,11 @@ class Tolerance:
         least = _STEPS * float(_finfo(dtype.numpy).eps)
         return replace(self, relative=max(self.relative, least), absolute=max(self.absolute, least))
 
+    def for_values(self, expected: Data) -> Tolerance:
+        """The same for a value; a sequence's or a map's items have dtypes of their own."""
+        is_array = isinstance(expected, np.ndarray | np.generic)
+        return self.for_dtype(dtype_of(expected.dtype)) if is_array else self
+
     def for_values_like(self, expected: Data) -> Tolerance:
         """With an absolute part that grows with the size of a tensor's numbers beyond 1.
 
@@ -85,7 +90,7 @@ def compare(actual: Data, expected: Data, tolerance: Tolerance) -> Difference:
     if isinstance(actual, list | dict) or isinstance(expected, list | dict):
         return Difference(problem=_kinds(actual, expected))
     mine, other = np.asarray(actual), np.asarray(expected)
-    return compare_arrays(mine, other, tolerance.for_dtype(dtype_of(other.dtype)).bound)
+    return compare_arrays(mine, other, tolerance.for_values(other).bound)
 
 
 def difference_figures(difference: Difference) -> tuple[str, str, str, str]:

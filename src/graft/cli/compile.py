@@ -44,6 +44,7 @@ from graft.module import Placement
 from graft.passes.pipeline import PassReport
 from graft.program.program import arena_bytes
 from graft.runtime.artifact import SUFFIX
+from graft.runtime.regions import Policy
 from graft.stages import Imported, Optimized, import_graph, link, lower, optimize, place
 from graft.target.target import HOST, known_targets
 
@@ -58,6 +59,7 @@ at a stage of the compiler. The stages, in order:
   loops        the loops of each kernel
   llvm         each kernel as LLVM gets it
   asm          each kernel as assembly
+  program      the instructions that run the kernels, and the memory they work in
 The machines, by what code for them relies on (all run Linux):
 """ + "\n".join(f"  {name:<12} {summary}" for name, summary in known_targets().items())
 EXAMPLES = """\
@@ -167,16 +169,7 @@ def _check_emit(options: argparse.Namespace) -> None:
     if not others_than_host(options):
         hint = "add --target NAME,host; `graft backends` lists the names"
         raise UsageError(f"--emit {options.emit} wants a backend beside the host", hint=hint)
-    for name in (
-        "save_plan",
-        "measure",
-        "fallback",
-        "no_check",
-        "verify",
-        "deadline",
-        "isolation",
-        "accuracy",
-    ):
+    for name in ("save_plan", "measure", "fallback", "no_check", "verify", "accuracy"):
         if getattr(options, name):
             shown = name.replace("_", "-")
             raise UsageError(f"--{shown} is for saving a {SUFFIX} file, not for --emit")
@@ -213,7 +206,11 @@ def _text(options: argparse.Namespace) -> str:
             return _lowered(optimized, options, tell)
     with status(f"placing {options.model.name}") as tell:
         wishes = {"pins": options.pin, "plan": options.plan}
-        placed = place(optimized, compile_options(options.target, Settings(report=tell), **wishes))
+        wishes["policy"] = Policy(deadline=options.deadline)
+        settings = Settings(report=tell)
+        placed = place(
+            optimized, compile_options(options.target, settings, options.isolation, **wishes)
+        )
     return str(placed) if options.emit == "plan" else to_text(placed.outlined).text
 
 

@@ -7,6 +7,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 from graft.base.errors import UserError
@@ -39,6 +40,7 @@ from graft.cli.file_facts import (
 from graft.cli.options import (
     REFERENCE,
     UsageError,
+    add_containment_arguments,
     add_pin_argument,
     add_shapes_argument,
     add_strict_import_argument,
@@ -65,6 +67,7 @@ from graft.compiler import compile_options
 from graft.passes.variant_sizes import variant_sizes
 from graft.program.variants import variant_name
 from graft.race import fastest
+from graft.runtime.regions import Policy
 from graft.stages import (
     CompileOptions,
     Optimized,
@@ -79,9 +82,10 @@ from graft.stages import (
 DESCRIPTION = """\
 Say who would run what of a model and why: the regions of each backend and what they
 take, other plans beside the chosen one, per node the refusals and the alternatives with
-their prices, and what would change all this. The model is not run, but for what is
-timed to price it. Of a .graft file: who runs what, as it was placed when it was
-compiled, and the memory that its programs work in; nothing is run."""
+their prices, and what would change all this. Launches are what backends declare,
+without the guard of a region (some 20 µs where there is a deadline). The model is not
+run, but for what is timed to price it. Of a .graft file: who runs what, as it was
+placed when it was compiled, and the memory that its programs work in; nothing is run."""
 EXAMPLES = """\
   graft explain model.onnx --target onednn,host            a summary
   graft explain model.onnx --target onednn,host --node /layer1/conv1/Conv
@@ -102,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="backends to place a model on, separated by commas; see `graft backends`",
     )
     add_pin_argument(parser)
-    add_shapes_argument(parser)
+    add_shapes_argument(parser, "the size of a dynamic dim, as batch=8, of the variant to explain")
     parser.add_argument(
         "--node", metavar="NAME", help="all about one node: its ONNX name, or a value it makes"
     )
@@ -112,6 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", metavar="N", type=positive, help="of native code (default: one per core)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_containment_arguments(parser)
     add_strict_import_argument(parser)
 
 
@@ -139,7 +144,10 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _explain_file(options: argparse.Namespace) -> int:
-    about_models = ("target", "pin", "shapes", "html", "measure", "threads", "strict_import")
+    about_models = (
+        *("target", "pin", "shapes", "html", "measure", "threads", "strict_import"),
+        *("deadline", "isolation"),
+    )
     refuse_options({f"--{name.replace('_', '-')}": getattr(options, name) for name in about_models})
     facts = FileFacts.of(options.model)
     if options.json:
@@ -155,7 +163,8 @@ def _explained(options: argparse.Namespace) -> Explanation:
     with status(f"explaining {options.model.name}") as tell, spoken_warnings():
         settings = Settings(options.threads, report=tell)
         wishes = {"pins": options.pin, "measure": options.measure}
-        asked = compile_options(options.target, settings, **wishes)
+        wishes["policy"] = Policy(deadline=options.deadline)
+        asked = compile_options(options.target, settings, options.isolation, **wishes)
         optimized, name = _subject(options, tell)
         explanation = explain_placement(optimized, asked)
         tell(Stage("looking for what would change the plan"))
@@ -174,9 +183,11 @@ def explain_placement(
     result = placed.partition or partition_graph(placed.graph, asked)
     if not asked.measure:
         return result, {}, ()
-    contenders = [link(lower(one, asked)) for one in placed.contenders]
-    plan = fastest(contenders, asked).plan
-    return result, plan.measured if plan else {}, contenders[0].demotions
+    first, *others = placed.contenders
+    linked = link(lower(first, asked))
+    rivals = (link(lower(one, asked)) for one in others)
+    plan = fastest(chain([linked], rivals), asked).plan
+    return result, plan.measured if plan else {}, linked.demotions
 
 
 def _subject(options: argparse.Namespace, tell: Progress) -> tuple[Optimized, str]:

@@ -76,14 +76,17 @@ def add_pin_argument(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_shapes_argument(parser: argparse._ActionsContainer) -> None:
+def add_shapes_argument(
+    parser: argparse._ActionsContainer,
+    what: str = "sizes of a dynamic dim, as batch=1,8, to compile variants for",
+) -> None:
     parser.add_argument(
         "--shapes",
         metavar="NAME=SIZES",
         type=sizes,
         action="append",
         default=[],
-        help="sizes of a dynamic dim, as batch=1,8, to compile variants for; repeatable",
+        help=f"{what}; repeatable",
     )
 
 
@@ -130,14 +133,19 @@ def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare results of accelerators with the host's while the model runs: the first runs"
         " and a sample of later ones (default), every run, or none",
     )
-    add(
+    add_containment_arguments(group)
+
+
+def add_containment_arguments(parser: argparse._ActionsContainer) -> None:
+    """Declare what bounds the harm that an accelerator can do: of every command that asks one."""
+    parser.add_argument(
         "--deadline",
         metavar="S",
         type=seconds,
         help="how many seconds an accelerator may take to price, compile, load or run something"
         " (default: 60 at first, then 100 times what a run took, at least 10; inf: no limit)",
     )
-    add(
+    parser.add_argument(
         "--isolation",
         choices=ISOLATIONS,
         help="run accelerators in processes of their own, which may crash (default: as they say)",
@@ -174,6 +182,16 @@ def given(options: argparse.Namespace) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None)]
 
 
+def refuse_without_accelerator(options: argparse.Namespace) -> None:
+    """Refuse options that are about backends other than the host where there is none."""
+    about_others = [name for name in given(options) if name not in ("--target", "--shapes")]
+    if about_others and not others_than_host(options):
+        raise UsageError(
+            f"{about_others[0]} is about backends other than the host, and there is none",
+            hint="add one with --target NAME,host; `graft backends` lists them",
+        )
+
+
 def check_placement(options: argparse.Namespace) -> None:
     """Refuse options that contradict one another, or change nothing."""
     wanted = options.target or []
@@ -181,13 +199,7 @@ def check_placement(options: argparse.Namespace) -> None:
         raise UsageError(
             "the reference evaluator runs whole models", hint=f"--target {REFERENCE} alone"
         )
-    if not others_than_host(options):
-        about_others = [name for name in given(options) if name not in ("--target", "--shapes")]
-        if about_others:
-            raise UsageError(
-                f"{about_others[0]} is about backends other than the host, and there is none",
-                hint="add one with --target NAME,host; `graft backends` lists them",
-            )
+    refuse_without_accelerator(options)
     if options.shapes and REFERENCE in wanted:
         raise UsageError("--shapes is for native code", hint=f"leave out --target {REFERENCE}")
     for name in ("plan", "save_plan"):

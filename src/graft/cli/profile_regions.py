@@ -91,6 +91,8 @@ def region_lines(regions: Sequence[RegionTime]) -> Iterator[Block]:
     ]
     yield from table(rows, _HEADER, right=(2, 3, 4, 5))
     yield ", ".join(f"{fill} {part}" for fill, part in zip(_FILLS, PARTS, strict=True))
+    if not all(one.simulated for one in regions):
+        yield "launch: with the region's guard, which takes about 20 µs where it has a deadline"
     if any(one.simulated for one in regions):
         yield f"{SIMULATED}: what a model of the device says; the host computed in its place"
 

@@ -18,9 +18,11 @@ from graft.byoc.executable import Settings
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.cli.options import (
     UsageError,
+    add_containment_arguments,
     add_strict_import_argument,
     add_target_argument,
     positive,
+    refuse_without_accelerator,
 )
 from graft.cli.placement import check_targets
 from graft.cli.report import (
@@ -38,6 +40,7 @@ from graft.precision import AUTO, DEFAULT_BUDGET, INTEGER, RANDOM, Budget, Repor
 from graft.quantize.data import Pixels
 from graft.quantize.ranges import METHODS
 from graft.runtime.artifact import SUFFIX
+from graft.runtime.regions import Policy
 from graft.stages import import_graph, optimize
 
 DESCRIPTION = """\
@@ -91,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", metavar="N", type=positive, help="how many run it (default: one per core)")
     add("--json", action="store_true", help="print one JSON object")
     add_target_argument(parser)
+    add_containment_arguments(parser)
     add_strict_import_argument(parser)
 
 
@@ -102,10 +106,11 @@ def execute(options: argparse.Namespace) -> int:
     with status(f"quantizing {options.model.name}") as tell, spoken_warnings():
         optimized = optimize(import_graph(options.model, options.strict_import))
         settings = Settings(options.threads, report=tell)
+        policy = Policy(deadline=options.deadline)
         result = quantize(
             optimized,
             options.data,
-            compile_options(target, settings),
+            compile_options(target, settings, options.isolation, policy=policy),
             options.precision,
             options.budget,
             options.ranges,
@@ -114,9 +119,9 @@ def execute(options: argparse.Namespace) -> int:
         if options.output is not None and options.output.suffix == ONNX:
             onnx.save(to_onnx(result.optimized.graph), options.output)
         elif options.output is not None:
-            compile(result.optimized, target, threads=options.threads, report=tell).save(
-                options.output
-            )
+            asked = {"threads": options.threads, "deadline": options.deadline, "report": tell}
+            module = compile(result.optimized, target, isolation=options.isolation, **asked)
+            module.save(options.output)
     seconds = time.perf_counter() - start
     facts = _facts(options, result.report, seconds)
     print_result(options.json, facts, _lines(options, result.report, seconds))
@@ -133,6 +138,7 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.output is not None and options.output.suffix not in (ONNX, SUFFIX):
         raise UsageError(f"'{options.output}' ends in neither {ONNX} nor {SUFFIX}")
+    refuse_without_accelerator(options)
 
 
 def _budget(text: str) -> Budget:

@@ -100,6 +100,7 @@ class OutputCheck:
     name: str
     type: str
     difference: Difference
+    tolerance: Tolerance  # that its dtype is held to
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,9 @@ def check(
         actual = run(graph, feeds)
         actual, moved = in_expected_order(graph, actual, expected, tolerance)
         outputs = [
-            OutputCheck(name, str(value.type), compare(mine, other, tolerance))
+            OutputCheck(
+                name, str(value.type), compare(mine, other, tolerance), tolerance.for_values(other)
+            )
             for name, value, mine, other in zip(
                 graph.output_names, graph.outputs, actual, expected, strict=True
             )
@@ -252,8 +255,7 @@ def _random_node(graph: Graph) -> str:
 
 def _text(verdict: Verdict) -> Iterator[Block]:
     yield str(verdict.path)
-    limits = f"rtol {verdict.tolerance.relative:g}, atol {verdict.tolerance.absolute:g}"
-    yield f"  compared with {verdict.peer}, {limits}"
+    yield f"  compared with {verdict.peer}, {_limits(verdict.outputs)}"
     if verdict.placement is not None:
         yield f"  {verdict.placement}"
         yield from (f"  {_demoted(demotion)}" for demotion in verdict.placement.demotions)
@@ -274,6 +276,20 @@ def _text(verdict: Verdict) -> Iterator[Block]:
         yield Line("Graft and ONNX Runtime agree.", GOOD)
     else:
         yield Line("Graft and ONNX Runtime DIFFER.", BAD)
+
+
+def _limits(outputs: Sequence[OutputCheck]) -> str:
+    """The tolerances that outputs are held to; where they differ, with the outputs' names."""
+    names: dict[Tolerance, list[str]] = {}
+    for one in outputs:
+        names.setdefault(one.tolerance, []).append(one.name)
+    shown = [
+        (f"rtol {limit.relative:.3g}, atol {limit.absolute:.3g}", ", ".join(own))
+        for limit, own in names.items()
+    ]
+    if len(shown) == 1:
+        return shown[0][0]
+    return "; ".join(f"{limits} ({own})" for limits, own in shown)
 
 
 def _demoted(demotion: Demotion) -> str:
@@ -332,7 +348,13 @@ def _json(verdict: Verdict) -> dict[str, Any]:
         "agrees": verdict.agrees,
         "placement": None if verdict.placement is None else json.loads(verdict.placement.to_json()),
         "outputs": [
-            {"name": one.name, "type": one.type, **_difference_json(one.difference)}
+            {
+                "name": one.name,
+                "type": one.type,
+                "rtol": one.tolerance.relative,
+                "atol": one.tolerance.absolute,
+                **_difference_json(one.difference),
+            }
             for one in verdict.outputs
         ],
         "moved_rows": verdict.moved_rows,
