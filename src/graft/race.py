@@ -29,10 +29,10 @@ def link_fastest(placed: Placed, options: CompileOptions) -> Linked:
     return fastest(contenders, options)
 
 
-def fastest(plans: Iterable[Linked], options: CompileOptions) -> Linked:
+def fastest(candidates: Iterable[Linked], options: CompileOptions) -> Linked:
     """The contender that is fastest end to end, with all times in its plan; where they cannot be
     timed, the first, and the others are not even made."""
-    remaining = iter(plans)
+    remaining = iter(candidates)
     first = next(remaining)
     contenders = [first, *remaining] if has_samples(first.graph) else [first]
     inputs = sample_inputs(first.graph) if len(contenders) > 1 else None
