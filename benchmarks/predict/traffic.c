@@ -1,26 +1,41 @@
 /* Caches of one core, exactly: sets of lines in the order of their last use, written back when
  * they go. Instrumented kernels leave the addresses of a basic block's accesses in `slots` and call
  * `touch` with the block's number; what moves between levels is counted by block: what loads wait
- * for, and what is posted, since stores and prefetches wait for nothing. */
+ * for, what prefetches ask for or is written back, and what stores ask for. Of what loads wait for,
+ * two things are noted besides: which lines no prefetcher of the first cache foresees, since the
+ * instruction does not go on in steps; and how much it was in each window of WINDOW runs of the
+ * block, since transfers in bursts are not hidden by code that runs long before or after. */
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define LINE 6
 #define LEVELS 4
+#define LONGEST_STEP 32 /* lines that a prefetcher foresees a step of */
 
 typedef struct { uint64_t mask; int ways; uint64_t *lines; } level; /* line * 2 + written */
 typedef struct { int32_t size, written, posted, level; } access_kind;
+typedef struct { uint64_t line; int64_t step; } stride; /* of an instruction's last two lines */
 
 static level caches[LEVELS];
 static int count;
 uint64_t slots[4096];
 static const int64_t *first_access; /* by block, and one more */
 static const access_kind *kinds;
-static int64_t *runs, *waited, *posted; /* by block; by block and level: lines up and down */
+static stride *strides;
+static int64_t *runs; /* by block */
+static int64_t *waited, *posted, *stored, *scattered; /* by block and level: lines */
+
+typedef struct { int64_t count, room; int32_t *lines; } bursts; /* lines by window and level */
+static bursts *windows;
+static int64_t blocks;
 
 void setup(int levels, const int64_t *sets, const int64_t *ways, const int64_t *first,
-           const access_kind *all, int64_t *run_counts, int64_t *loaded, int64_t *stored) {
+           const access_kind *all, int64_t *run_counts, int64_t *lines, int64_t block_count) {
     for (int i = 0; i < count; i++) free(caches[i].lines);
+    for (int64_t n = 0; n < blocks; n++) free(windows[n].lines);
+    windows = realloc(windows, (blocks = block_count) * sizeof *windows + 1);
+    memset(windows, 0, blocks * sizeof *windows);
     count = levels;
     for (int i = 0; i < levels; i++) {
         caches[i].mask = sets[i] - 1;
@@ -28,7 +43,11 @@ void setup(int levels, const int64_t *sets, const int64_t *ways, const int64_t *
         caches[i].lines = malloc(sets[i] * ways[i] * sizeof(uint64_t));
         for (int64_t n = 0; n < sets[i] * ways[i]; n++) caches[i].lines[n] = ~1ull;
     }
-    first_access = first, kinds = all, runs = run_counts, waited = loaded, posted = stored;
+    first_access = first, kinds = all, runs = run_counts;
+    waited = lines, posted = waited + blocks * LEVELS;
+    stored = posted + blocks * LEVELS, scattered = stored + blocks * LEVELS;
+    strides = realloc(strides, (first[blocks] + 1) * sizeof *strides);
+    memset(strides, 0, (first[blocks] + 1) * sizeof *strides);
 }
 
 /* Bring a line into a level, from the one below unless it is `whole` already. Lines that come are
@@ -56,13 +75,48 @@ static void use(int at, uint64_t line, int written, int whole, int64_t *filled, 
     set[0] = entry;
 }
 
+int64_t bursts_of(int64_t block, const int32_t **lines) {
+    *lines = windows[block].lines;
+    return windows[block].count;
+}
+
+void forget_bursts(void) {
+    for (int64_t n = 0; n < blocks; n++) windows[n].count = 0;
+}
+
+/* Add what a run of a block has waited for to its last window, or begin the next one. */
+static void note_burst(bursts *one, int64_t run, const int64_t *before, const int64_t *after) {
+    if (run % WINDOW == 0) {
+        if (one->count == one->room) {
+            one->room = 2 * one->room + 64;
+            one->lines = realloc(one->lines, one->room * LEVELS * sizeof *one->lines);
+        }
+        memset(one->lines + one->count++ * LEVELS, 0, LEVELS * sizeof *one->lines);
+    }
+    int32_t *lines = one->lines + (one->count - 1) * LEVELS;
+    for (int i = 0; i < LEVELS; i++) lines[i] += after[i] - before[i];
+}
+
+/* Whether an instruction comes to a line in the step that it made before, or in the same line. */
+static int is_foreseen(stride *one, uint64_t line) {
+    int64_t step = line - one->line, before = one->step;
+    if (!step) return 1;
+    one->line = line, one->step = step;
+    return step == before && llabs(step) <= LONGEST_STEP;
+}
+
 void touch(int32_t block) {
-    int64_t *freed = posted + block * LEVELS;
-    runs[block]++;
+    int64_t *loaded = waited + block * LEVELS, *freed = posted + block * LEVELS;
+    int64_t before[LEVELS];
+    memcpy(before, loaded, sizeof before);
     for (int64_t n = first_access[block], slot = 0; n < first_access[block + 1]; n++, slot++) {
         uint64_t from = slots[slot] >> LINE, to = (slots[slot] + kinds[n].size - 1) >> LINE;
-        int64_t *filled = kinds[n].posted ? freed : waited + block * LEVELS;
+        int64_t *filled = kinds[n].posted ? freed : loaded;
+        if (kinds[n].written) filled = stored + block * LEVELS;
+        int64_t misses = loaded[0];
         for (uint64_t line = from; line <= to; line++)
             use(kinds[n].level, line, kinds[n].written, 0, filled, freed);
+        if (!is_foreseen(strides + n, to)) scattered[block * LEVELS] += loaded[0] - misses;
     }
+    note_burst(windows + block, runs[block]++, before, loaded);
 }

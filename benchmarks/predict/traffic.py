@@ -22,10 +22,12 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
+from graft.base.dtypes import Array
 from graft.target.machine import Machine
 
 SOURCE = Path(__file__).with_name("traffic.c")
 LINE_BYTES, LEVELS, SLOTS = 64, 4, 4096
+WINDOW = 16  # runs of a block: a few hundred cycles or some thousands, as far as prefetchers look
 _LEAST_WAYS = 8
 
 _LABEL = re.compile(r'^("?[\w.$-]+"?):')
@@ -54,11 +56,18 @@ class Access:
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes between each cache and what is below it: those that loads wait for; and those that
-    stores and prefetches ask for, or that are written back, which the code goes on beside."""
+    """Bytes between each cache and what is below it: those that loads wait for; those that
+    prefetches ask for, or that are written back; and those that stores ask for. The code goes on
+    beside the latter two.
+
+    Of those that loads wait for, `scattered` come from places that the prefetcher of the first
+    cache does not foresee, and `bursts` has them by windows of a few of the block's runs."""
 
     waited: Sequence[int]
     posted: Sequence[int]
+    stored: Sequence[int]
+    scattered: Sequence[int]
+    bursts: Array
 
 
 @dataclass(frozen=True)
@@ -80,13 +89,14 @@ class Traffic:
         self.blocks: list[Block] = []
         self.objects = [self._instrumented(number, text) for number, text in enumerate(texts)]
         self._runs = np.zeros(len(self.blocks), np.int64)
-        self._lines = np.zeros((2, len(self.blocks), LEVELS), np.int64)
+        self._lines = np.zeros((4, len(self.blocks), LEVELS), np.int64)
         self._set_up(machine)
 
     def clear(self) -> None:
         """Count from nothing; what is in the caches stays there."""
         self._runs[:] = 0
         self._lines[:] = 0
+        self._library.forget_bursts()
 
     def block_runs(self, kernel: int) -> dict[str, int]:
         """How often each block of a kernel ran."""
@@ -96,7 +106,18 @@ class Traffic:
     def bytes_below(self, kernel: int) -> dict[str, Moved]:
         """Bytes that moved by each block."""
         moved = zip(self.blocks, *(self._lines * LINE_BYTES).tolist(), strict=True)
-        return {block.name: Moved(*both) for block, *both in moved if block.kernel == kernel}
+        return {
+            block.name: Moved(*kinds, self._bursts(number))
+            for number, (block, *kinds) in enumerate(moved)
+            if block.kernel == kernel
+        }
+
+    def _bursts(self, block: int) -> Array:
+        lines = ctypes.POINTER(ctypes.c_int32)()
+        count = self._library.bursts_of(ctypes.c_int64(block), ctypes.byref(lines))
+        if not count:
+            return np.zeros((0, LEVELS), np.int64)
+        return np.ctypeslib.as_array(lines, (count, LEVELS)).astype(np.int64) * LINE_BYTES
 
     def _set_up(self, machine: Machine) -> None:
         shapes = [_shape(cache.size // min(cache.shared_by, 2)) for cache in machine.caches]
@@ -109,9 +130,9 @@ class Traffic:
             firsts.astype(np.int64),
             np.array(kinds or [(0, 0, 0, 0)], np.int32),
         ]
-        arrays = [*self._kept, self._runs, *self._lines]
+        arrays = [*self._kept, self._runs, self._lines]
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
-        self._library.setup(len(shapes), *pointers)
+        self._library.setup(len(shapes), *pointers, ctypes.c_int64(len(self.blocks)))
 
     def _instrumented(self, kernel: int, text: str) -> bytes:
         lines: list[str] = []
@@ -199,5 +220,8 @@ def _library() -> Any:
         sys.exit("predict.py simulates caches in C and finds no compiler: apt install gcc")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "traffic.so"
-        subprocess.run([compiler, "-O2", "-fPIC", "-shared", "-o", path, SOURCE], check=True)
-        return ctypes.CDLL(str(path))
+        options = ["-O2", "-fPIC", "-shared", f"-DWINDOW={WINDOW}"]
+        subprocess.run([compiler, *options, "-o", path, SOURCE], check=True)
+        library = ctypes.CDLL(str(path))
+    library.bursts_of.restype = ctypes.c_int64
+    return library

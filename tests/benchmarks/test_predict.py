@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import llvmlite.binding as llvm
@@ -13,13 +13,14 @@ import pytest
 from benchmarks.predict import code as predict_code
 from benchmarks.predict import kernels as predict
 from benchmarks.predict.code import Counts, PieceTime, code_times
-from benchmarks.predict.traffic import Moved, Traffic
+from benchmarks.predict.traffic import WINDOW, Moved, Traffic
 
+from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
 from graft.target.machine import KIB, MACHINES, CacheLevel
-from graft.target.register_tile import RETRIED_LOADS
+from graft.target.register_tile import RETRIED_LOADS, SCATTERED_LINES
 from graft.target.target import host_target, named_target
 
 needs_compiler = pytest.mark.skipif(
@@ -30,6 +31,7 @@ needs_mca = pytest.mark.skipif(
     reason="there is no llvm-mca that reports in JSON",
 )
 
+NOTHING = [0] * 4
 ASSEMBLY = """\
 kernel:
 # %bb.0:                                # %entry
@@ -114,6 +116,9 @@ def test_simulated_caches(size: int, moved: int, run_object: Callable[[bytes, in
     assert first == moved
     assert second == size
     assert not any(traffic.bytes_below(0)["loop"].posted)
+    bursts = traffic.bytes_below(0)["loop"].bursts
+    assert bursts.sum(axis=0).tolist() == traffic.bytes_below(0)["loop"].waited
+    assert bursts[0].tolist()[:2] == [WINDOW * 64] * 2
 
 
 @pytest.fixture
@@ -129,10 +134,21 @@ def run_object() -> Callable[[bytes, int], None]:
     return run
 
 
+def _moved(
+    waited: Sequence[int] = NOTHING,
+    posted: Sequence[int] = NOTHING,
+    stored: Sequence[int] = NOTHING,
+    scattered: Sequence[int] = NOTHING,
+    bursts: Array | None = None,
+) -> Moved:
+    whole = np.array([waited]) if bursts is None else bursts
+    return Moved(waited, posted, stored, scattered, whole)
+
+
 def test_transfers_beside_code_and_after_it() -> None:
     """A piece that waits for loads and for the second cache: together, or one after the other."""
     piece = PieceTime(("loop",), 100.0, "loads", Counts(loads=200.0), 0)
-    moved = {"loop": Moved([1600, 0, 0, 0], [0] * 4)}
+    moved = {"loop": _moved([1600, 0, 0, 0])}
     zen, xeon = MACHINES["znver5"], MACHINES["icelake-server"]
     assert predict._cycles([piece], moved, zen) == {"loads": 100.0}
     apart = predict._cycles([piece], moved, xeon)
@@ -144,7 +160,7 @@ def test_posted_transfers_use_idle_time() -> None:
     """What nothing waits for goes on beside arithmetic, as far as there is time for it."""
     piece = PieceTime(("loop",), 100.0, "multiply-adds", Counts(fmas=200.0, loads=40.0), 0)
     zen, xeon = MACHINES["znver5"], MACHINES["icelake-server"]
-    few, many = ({"loop": Moved([0] * 4, [size, 0, 0, 0])} for size in (640, 64000))
+    few, many = ({"loop": _moved(posted=[size, 0, 0, 0])} for size in (640, 64000))
     for machine in (zen, xeon):
         assert sum(predict._cycles([piece], few, machine).values()) == 100
     rate = zen.caches[1].bytes_per_cycle
@@ -152,6 +168,62 @@ def test_posted_transfers_use_idle_time() -> None:
     rate = xeon.caches[1].bytes_per_cycle
     whole = 64000 / rate + RETRIED_LOADS * 40 / xeon.vector_loads
     assert sum(predict._cycles([piece], many, xeon).values()) == pytest.approx(whole)
+
+
+def test_prefetches_into_the_second_cache_leave_the_first_one_alone() -> None:
+    """They go on beside loads, up to what the last cache gives."""
+    piece = PieceTime(("loop",), 100.0, "loads", Counts(loads=200.0), 0)
+    xeon = MACHINES["icelake-server"]
+    rate = xeon.caches[2].bytes_per_cycle
+    few, many = ({"loop": _moved(posted=[0, size, 0, 0])} for size in (640, 64000))
+    assert predict._cycles([piece], few, xeon) == {"loads": 100 * RETRIED_LOADS}
+    assert sum(predict._cycles([piece], many, xeon).values()) == pytest.approx(64000 / rate)
+
+
+def test_bursts_are_waited_for() -> None:
+    """What comes from the last cache is hidden where it comes evenly."""
+    piece = PieceTime(("loop",), 1000.0, "multiply-adds", Counts(fmas=2000.0), 0)
+    xeon = MACHINES["icelake-server"]
+    evenly, at_once = np.zeros((2, 10, 4), np.int64)
+    evenly[:, 1], at_once[0, 1] = 500, 5000
+    hidden, waited = (
+        predict._cycles([piece], {"loop": _moved([0, 5000, 0, 0], bursts=bursts)}, xeon)
+        for bursts in (evenly, at_once)
+    )
+    assert hidden == {"multiply-adds": 1000.0}
+    assert waited["L3"] == pytest.approx(5000 / xeon.caches[2].bytes_per_cycle - 100)
+
+
+def test_scattered_lines_and_those_for_stores_come_slower() -> None:
+    """Those that no prefetcher of the first cache foresees, on Intel's cores."""
+    piece = PieceTime(("loop",), 1.0, "loads", Counts(), 0)
+    zen, xeon = MACHINES["znver5"], MACHINES["icelake-server"]
+    lines = [6400, 0, 0, 0]
+    scattered, streamed = ({"loop": _moved(lines, scattered=one)} for one in (lines, NOTHING))
+    slow, fast = (predict._cycles([piece], one, xeon)["L2"] for one in (scattered, streamed))
+    assert slow == pytest.approx(fast / SCATTERED_LINES)
+    assert predict._cycles([piece], scattered, zen) == predict._cycles([piece], streamed, zen)
+    far = [0, 6400, 0, 0]
+    stored, posted = (
+        sum(predict._cycles([piece], {"loop": one}, xeon).values())
+        for one in (_moved(stored=far), _moved(posted=far))
+    )
+    assert stored > 5 * posted
+
+
+@needs_compiler
+def test_lines_that_a_prefetcher_foresees(run_object: Callable[[bytes, int], None]) -> None:
+    """Lines one after the other are; those in steps of 64 are not."""
+    size = 128 * KIB
+    memory = np.zeros(size + 64, np.uint8)
+    for step, share in ((1, 0), (64, 1)):
+        text = _sweep(size).replace(f"urem i64 %i, {size // 64}", f"mul i64 %i, {step}")
+        text = text.replace(f"%next, {2 * size // 64}", f"%next, {size // 64 // step}")
+        traffic = Traffic([text], MACHINES["icelake-server"])
+        run_object(traffic.objects[0], memory.ctypes.data + -memory.ctypes.data % 64)
+        moved = traffic.bytes_below(0)["loop"]
+        assert moved.waited[0] == size // step
+        assert abs(moved.scattered[0] - share * moved.waited[0]) <= 2 * 64
 
 
 def _layer() -> Graph:

@@ -15,14 +15,14 @@ from graft.target.machine import Machine
 # the other. Fitted to an Ice Lake core (256 to 1024 channels, 14 x 14): tiles of 7x1, 14x1, 7x2,
 # 14x2 and 6x4 ran at 80, 91, 139, 157 and 170 GFLOP/s; this gives 78, 87, 127, 155 and 172.
 RETRIED_LOADS = 1.35
-_SCATTERED_LINES = 0.3
+SCATTERED_LINES = 0.3
 
 # Of tiles that the arithmetic bounds, one with fewer loads leaves more room for what else happens.
 _SLACK = 0.05
 
 # What is asked for ahead of its use is not always there in time: the share of its transfer that is
-# waited for all the same, on a core that fills its first cache beside loads. Of eight layers of 256
-# to 512 channels on a Zen 4 core, with 9 to 26 MB of weights from memory, it was 0.14 to 0.34.
+# waited for all the same. Of eight layers of 256 to 512 channels on a Zen 4 core, with 9 to 26 MB
+# of weights from memory, it was 0.14 to 0.34.
 _EXPOSED = 0.3
 
 # What a tile costs beside its steps: filling the pipeline again, and leaving a loop.
@@ -40,16 +40,14 @@ def step_cycles(
     """Cycles of one step.
 
     `incoming` are those that its bytes need to reach the first cache, `ahead` those of what is
-    asked for meanwhile, to be in the second cache later."""
+    asked for meanwhile, to be in the second cache later: the first one has no part in that."""
     arithmetic = pixels * vectors / machine.vector_fmas
     loads = pixels / machine.broadcasts + vectors / machine.vector_loads
-    slack = _SLACK * (loads + incoming)
+    slack = _SLACK * (loads + incoming) + _EXPOSED * ahead
+    near = RETRIED_LOADS * loads + incoming
     if machine.fills_beside_loads:
-        memory = max(loads, incoming, ahead)
-        slack += _EXPOSED * ahead
-    else:
-        memory = RETRIED_LOADS * loads + incoming + ahead
-    return max(arithmetic, machine.fma_latency, memory) + slack
+        near = max(loads, incoming)
+    return max(arithmetic, machine.fma_latency, near, ahead) + slack
 
 
 def tile_cycles(
@@ -65,13 +63,23 @@ def tile_cycles(
     return steps * step_cycles(machine, pixels, vectors, incoming, ahead) + stores + _TILE_CYCLES
 
 
-def weight_cycles(machine: Machine, bytes_per_step: float, panel: float) -> float:
+def resume_cycles(machine: Machine, pixels: int, vectors: int) -> float:
+    """Cycles in which a tile is left, its sums in memory, and taken up again for another block of
+    the depth."""
+    each = 1 / machine.vector_loads + 1 / machine.vector_stores
+    return pixels * vectors * each + _TILE_CYCLES
+
+
+def weight_cycles(
+    machine: Machine, bytes_per_step: float, panel: float, beside: float = 0.0
+) -> float:
     """Cycles in which a step's weights reach the first cache: from the nearest level that holds the
-    panel, all the weights that are read again for the next tile."""
+    panel, all the weights that are read again for the next tile, and what else comes there until
+    then, `beside` them."""
     if panel <= machine.caches[0].size / 2:
         return 0.0
     # the rest of a cache is for what streams past
-    holds = (n for n, one in enumerate(machine.caches[1:]) if panel <= 0.75 * one.size)
+    holds = (n for n, one in enumerate(machine.caches[1:]) if panel + beside <= 0.75 * one.size)
     return stream_cycles(machine, bytes_per_step, next(holds, len(machine.caches) - 1))
 
 
@@ -87,4 +95,4 @@ def data_cycles(machine: Machine, bytes_per_step: float) -> float:
 
     Prefetching hides what it takes to bring them to the second cache."""
     rate = machine.caches[1].bytes_per_cycle
-    return bytes_per_step / (rate if machine.fills_beside_loads else rate * _SCATTERED_LINES)
+    return bytes_per_step / (rate if machine.fills_beside_loads else rate * SCATTERED_LINES)

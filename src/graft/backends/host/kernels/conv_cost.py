@@ -146,6 +146,7 @@ def algorithm_cycles(layer: Layer, tile: int, target: Target) -> float:
             layer.columns,
             outputs // lanes,
             block // lanes,
+            unit=math.gcd(layer.inputs, _block_for(layer.inputs, target)),
         )
         return layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
     matrices = transforms(tile, layer.kernel, layer.stride)

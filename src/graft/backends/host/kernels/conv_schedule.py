@@ -15,6 +15,7 @@ from graft.target.machine import Machine
 from graft.target.register_tile import (
     data_cycles,
     most_pixels,
+    resume_cycles,
     stream_cycles,
     tile_cycles,
     weight_cycles,
@@ -133,13 +134,15 @@ def _cycles(
     every = -(-extents.rows // rows) * -(-extents.columns // columns) * slabs * steps
     last = len(machine.caches) - 1
     ahead = stream_cycles(machine, slabs * weights * steps, last) / max(1, every)
-    incoming_weights = weight_cycles(machine, weights, weights * steps)
-    kept = 0.0  # cycles in which a vector of sums goes to memory and comes back
+    # from one tile to the next: its data, and its share of the next slab's weights
+    pixels = (rows + extents.taps[0] - 1) * (columns + extents.taps[1] - 1)
+    beside = pixels * extents.depth * _FLOAT + weights * steps * steps * slabs / max(1, every)
+    incoming_weights = weight_cycles(machine, weights, weights * steps, beside)
+    resumed = extents.depth // (block or extents.depth) - 1
     if block:
         lines, across = -(-extents.rows // rows), -(-extents.columns // columns)
         together = -(-across // segments_of(lines * slabs, extents.columns // columns))
         incoming_weights = stream_cycles(machine, weights, 0) / together
-        kept = (extents.depth // block - 1) * (1 / machine.vector_loads + 1 / machine.vector_stores)
     total, variants = 0.0, 0
     for height, lines in balanced(extents.rows, rows):
         for width, count in balanced(extents.columns, columns):
@@ -149,7 +152,8 @@ def _cycles(
             incoming = incoming_weights + data_cycles(machine, data)
             incoming += written * pixels * vectors / steps
             cycles = tile_cycles(machine, pixels, vectors, steps, incoming, ahead)
-            total += lines * count * (cycles + kept * pixels * vectors)
+            cycles += resumed * resume_cycles(machine, pixels, vectors)
+            total += lines * count * cycles
             variants += 1
     return total * slabs * (1 + _VARIANT * (variants - 1))
 

@@ -18,6 +18,7 @@ from graft.backends.host.kernels.winograd_weights import weight_bytes
 from graft.target.register_tile import (
     data_cycles,
     most_pixels,
+    resume_cycles,
     stream_cycles,
     tile_cycles,
     weight_cycles,
@@ -168,18 +169,16 @@ def _product_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     often = extents.points * -(-tiles // chunk) * (extents.outputs // schedule.slab)
     panel = schedule.slab * _FLOAT
     weights = weight_cycles(machine, panel, panel * inputs)
-    kept = 0.0  # cycles in which a vector of sums goes to memory and comes back
+    resumed = inputs // (schedule.depth_block or inputs) - 1
     if schedule.depth_block:
         weights = 0.0
-        kept = inputs // schedule.depth_block - 1
-        kept *= 1 / machine.vector_loads + 1 / machine.vector_stores
     weights = max(weights, stream_cycles(machine, panel, 0) / iterations)
     far = _far_cycles(target, extents, schedule) / (often * iterations * inputs)
     total = 0.0
     for size, count in sizes:
         incoming = weights + data_cycles(machine, size * _FLOAT)
         cycles = tile_cycles(machine, size, vectors, inputs, incoming, far)
-        total += count * (cycles + kept * size * vectors)
+        total += count * (cycles + resumed * resume_cycles(machine, size, vectors))
     return total * often
 
 
