@@ -80,6 +80,15 @@ class Machine:
         return self.vector_loads * self.passes
 
     @property
+    def asks_before_stores(self) -> bool:
+        """Whether lines are asked for before they are written, to be there by then.
+
+        On an Ice Lake core, stores of 64 to 256 channels at 56 x 56 waited 41 cycles for each line
+        that the second cache did not have. Zen 4 has no such waits: Winograd's algorithm for 256
+        and 512 channels took 5 to 10 % longer when it asked, and other layers as long as before."""
+        return not self.fills_beside_loads
+
+    @property
     def accumulators(self) -> int:
         """Independent sums that keep the multiply-add units busy."""
         return math.ceil(self.vector_fmas * self.fma_latency)

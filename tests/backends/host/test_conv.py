@@ -172,6 +172,8 @@ def test_tiles_go_on_from_row_to_row(
         ((2, 128, 14, 14), (64, 128, 1, 1), {"strides": (2, 2)}),
         ((1, 48, 30, 11), (80, 48, 3, 3), {"padding": (1, 0, 1, 2)}),
         ((1, 64, 1, 67), (32, 64, 1, 3), {"padding": (0, 1, 0, 1)}),
+        ((1, 32, 7, 7), (48, 32, 3, 3), {"padding": (1, 1, 1, 1)}),
+        ((2, 32, 13, 14), (16, 32, 3, 3), {"padding": (1, 1, 1, 1), "strides": (2, 2)}),
     ],
 )
 def test_depth_in_blocks(
@@ -196,7 +198,7 @@ def test_depth_in_blocks(
 
 
 def test_depth_is_blocked_where_the_first_cache_is_filled_or_read() -> None:
-    extents = ConvExtents(1024, (1, 1), 1, 196, 16, 1, unit=16)
+    extents = ConvExtents(256, (1, 1), 1, 196, 64, 1, unit=16)
     xeon, zen = (named_target(name) for name in ("icelake-server", "znver4"))
     schedule = conv_schedule.choose_schedule(xeon, 16, extents)
     assert schedule.slab * schedule.depth_block * 4 <= xeon.cache_bytes[0] / 2

@@ -305,8 +305,15 @@ def test_weights_that_no_cache_holds(tile: int, panels: int) -> None:
 
 @pytest.mark.parametrize("tile", BOUND)
 @pytest.mark.parametrize("half_rows", [0, 1])
-def test_channels_in_blocks(tile: int, half_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All tiles of a chunk do some input channels before they go on to the next ones."""
+@pytest.mark.parametrize("fills_beside_loads", [False, True])
+def test_channels_in_blocks(
+    tile: int, half_rows: int, fills_beside_loads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tiles of a chunk do some input channels before they go on to the next ones; on some
+    machines lines are asked for before they are written."""
+    target = host_target()
+    machine = replace(target.machine, fills_beside_loads=fills_beside_loads)
+    target = replace(target, machine=machine)
 
     def blocked(*arguments: Any) -> WinogradSchedule:
         return replace(default_schedule(*arguments), depth_block=8, half_rows=half_rows)
@@ -319,7 +326,7 @@ def test_channels_in_blocks(tile: int, half_rows: int, monkeypatch: pytest.Monke
         return g("nn.conv2d", x, g.constant(weight), padding=(1, 1, 1, 1))
 
     layout = {"x": (8, (1, 1, 4, 4)), "result": (8, (0, 1, 0, 1))}
-    check(case(write, layout, Winograd(tile)), winograd, 2)
+    check(case(write, layout, Winograd(tile)), winograd, 2, target=target)
 
 
 @given(st.integers(1, 70), st.integers(1, 6), st.integers(1, 30))

@@ -138,6 +138,7 @@ class ConvWriter(ImageWriter):
         self.together = QUAD if self.dtype is DType.INT32 else 1  # channels of an element
         self.anchor = anchor
         self.skips_rows = skips_rows(anchor, weight.shape[2:])
+        self.asks_before_stores = target.machine.asks_before_stores
         plain = ordinary_weights(anchor, weight)
         result = parameters.stores[parameters.group.output]
         self.data = parameters.stores[parameters.group.outer(anchor.args[0])]

@@ -68,8 +68,8 @@ class ConvTiles:
         slot = plus(over(plus(self.before, segments - 1), segments), minus(number, first))
 
         def sums(pixel: Expr) -> Stmt:
-            steps = self.sums(pixel, number, slot)
-            return Allocate(tile.accumulators, Block((*self.ask_for_operands(pixel), *steps)))
+            ask = self.when_last(Block(tuple(self.ask_for_images(pixel))))
+            return Allocate(tile.accumulators, Block((ask, *self.sums(pixel, number, slot))))
 
         body = run.tile(number, sums)
         return For(number, first, minus(last, first), body)
@@ -94,10 +94,15 @@ class ConvTiles:
             lambda p, v: Store(tile.accumulators, tile.at(p, v), Load(partial, at(p, v)))
         )
         keep = tile.each(lambda p, v: Store(partial, at(p, v), tile.value(p, v)))
-        current, last = self.writer.depth_index, Const(self.writer.depth_blocks - 1)
-        is_first = Compare(CompareKind.EQUAL, current, Const(0))
-        is_last = Compare(CompareKind.EQUAL, current, last)
-        return If(is_first, clear, resume), reduction, If(is_last, finish, keep)
+        is_first = Compare(CompareKind.EQUAL, self.writer.depth_index, Const(0))
+        return If(is_first, clear, resume), reduction, self.when_last(finish, keep)
+
+    def when_last(self, body: Stmt, otherwise: Stmt | None = None) -> Stmt:
+        """The body where the tile's last block of the depth is summed."""
+        if self.writer.partial is None:
+            return body
+        last = Const(self.writer.depth_blocks - 1)
+        return If(Compare(CompareKind.EQUAL, self.writer.depth_index, last), body, otherwise)
 
     @property
     def slab(self) -> Expr:
@@ -218,14 +223,18 @@ class ConvTiles:
             writer.batch, plus(writer.first_block, block), *at, first, lanes, size
         )
 
-    def ask_for_operands(self, pixel: Expr) -> list[Stmt]:
-        """Ask for the images that the epilogue reads, which come while sums are computed."""
-        tile, parameters = self.tile, self.writer.parameters
+    def ask_for_images(self, pixel: Expr) -> list[Stmt]:
+        """Ask for what the epilogue reads of images, and for the lines that it writes where stores
+        would wait for them; all come while sums are computed."""
+        writer, tile, parameters = self.writer, self.tile, self.writer.parameters
         found: list[Stmt] = []
-        for value in images_read(self.writer):
+        images = [parameters.value(value) for value in images_read(writer)]
+        if writer.asks_before_stores and writer.result.dtype is DType.FLOAT32:
+            images.append(parameters.value(writer.group.output, "result"))
+        for storage, buffer in images:
             for number, vector in product(range(tile.pixels), range(tile.vectors)):
                 coordinate = self.coordinate(pixel, number, vector)
-                load = coordinate.load(*parameters.value(value))
+                load = coordinate.load(storage, buffer)
                 if coordinate.first * _FLOAT % LINE_BYTES == 0 and isinstance(load, Load):
                     *at, lanes = load.indices
                     assert isinstance(lanes, Ramp)

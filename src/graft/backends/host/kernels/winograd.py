@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import product
 
 from graft.backends.host.coordinates import BlockedCoordinate, modulo, over, plus, times
 from graft.backends.host.group import Group, Winograd
@@ -54,6 +55,7 @@ from graft.loop.ir import (
     Let,
     Load,
     LoopKind,
+    Prefetch,
     Ramp,
     Scope,
     Stmt,
@@ -163,6 +165,7 @@ class _Writer(ImageWriter):
             *(self.matrices, anchor.args[1], lacking, parameters, self.slab),
             *(self.schedule.slab, self.lanes, self.schedule.half_rows),
         )
+        self.asks_before_stores = target.machine.asks_before_stores
         self.most = most_pixels(target.vector_registers, self.schedule.vectors)
         extents = Const(points), Const(self.schedule.chunk)
         self.data_lanes = vector_lanes(target, DType.FLOAT32, self.data.block)
@@ -250,13 +253,13 @@ class _Writer(ImageWriter):
             return Load(self.source, (batch, block, *place, ramp))
 
         def store(i: int, values: Sequence[Expr]) -> Stmt:
-            points = enumerate(values, i * across.side)
-            return Block(
-                tuple(
-                    Store(self.inputs, (Const(point), tile, channel), value)
-                    for point, value in points
-                )
-            )
+            stores: list[Stmt] = []
+            for point, value in enumerate(values, i * across.side):
+                stores.append(Store(self.inputs, (Const(point), tile, channel), value))
+                if self.asks_before_stores:  # for the next vector's
+                    following = (Const(point), tile, plus(channel.base, lanes))
+                    stores.append(Prefetch(self.inputs, following))
+            return Block(tuple(stores))
 
         return GridTransform(f"in{first}", lanes, down.data, across.data).body(pixel, store)
 
@@ -296,6 +299,9 @@ class _Writer(ImageWriter):
 
         store = tile.each(lambda p, v: Store(self.sums, place(p, v), tile.value(p, v)))
         begin = tile.clear()
+        if self.asks_before_stores:
+            ask = tile.each(lambda p, v: Prefetch(self.sums, (*place(p, v)[:-1], ramps[v].base)))
+            begin = Block((ask, begin))
         if self.depth_blocks > 1:
             resume = tile.each(
                 lambda p, v: Store(tile.accumulators, tile.at(p, v), Load(self.sums, place(p, v)))
@@ -315,7 +321,23 @@ class _Writer(ImageWriter):
                 tuple(self.tile_of_pixels(tile, batch, row, column, v) for v in self.vectors)
             )
 
-        return For(tile, Const(0), count, self.located(tile, "_out", transform))
+        body = self.located(tile, "_out", transform)
+        if self.asks_before_stores:
+            body = Block((self.located(plus(tile, 1), "_next", self.ask_for_pixels), body))
+        return For(tile, Const(0), count, body)
+
+    def ask_for_pixels(self, batch: Expr, row: Expr, column: Expr) -> Stmt:
+        """Ask for the lines that a tile is written to."""
+        buffer = self.parameters.value(self.group.output, "result")[1]
+        top, left, _, _ = self.result.halo
+        pixels = product(range(self.matrices.down.out), range(self.matrices.across.out))
+        places = (
+            (plus(self.vertical.pixel(row, i), top), plus(self.horizontal.pixel(column, j), left))
+            for i, j in pixels
+        )
+        return Block(
+            tuple(Prefetch(buffer, (batch, self.block, *place, Const(0))) for place in places)
+        )
 
     def tile_of_pixels(self, tile: Var, batch: Expr, row: Expr, column: Expr, first: int) -> Stmt:
         """One vector of channels of one tile's pixels."""
