@@ -150,6 +150,9 @@ class Op:
     # `graft.ops.expression`). A pointwise operator has both; who has neither is never native.
     scalar: Callable[..., Any] | None = None  # an element from one element of each operand
     expression: Callable[..., Any] | None = None  # whole results from whole operands
+    # Node -> the bounds of indices among its operands (`graft.ops.index_bounds`), beyond which a
+    # run is an error; None where it has no such operand.
+    index_bounds: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
         return f"Op({self.name})"

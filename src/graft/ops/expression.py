@@ -26,11 +26,12 @@ from graft.base.errors import InternalError
 from graft.ir.graph import Node
 from graft.ir.op import Op, get_op
 from graft.ir.types import TensorType
-from graft.loop.build import Operand, Term, cast, constant, minimum, select, term
+from graft.loop.build import Operand, Term, cast, constant, maximum, minimum, select, term
 from graft.loop.index import UnknownExtentError, dim_of
 from graft.loop.ir import Buffer, Const
 from graft.loop.simplify import simplify
 from graft.loop.tensor import Axis, Reduce, Tensor, compute, reduce_axis
+from graft.ops.index_bounds import unclamped_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,14 @@ def express_op(op: Op, attrs: Any, inputs: Inputs, types: Types, name: str) -> R
         results: Results = op.expression(attrs, Out(name, types), *inputs, *missing)
     except (NumbersNeededError, UnknownExtentError) as error:
         return Unexpressed(f"{op.name}: {error}")
+    if not isinstance(results, Unexpressed):
+        tensor = unclamped_read(results, [one for one in inputs if one is not None])
+        if tensor is not None:
+            operands = dict(zip(inputs, op.operands, strict=False))
+            what = f"its operand '{operands[tensor].name}'" if tensor in operands else "a tensor"
+            return Unexpressed(
+                f"{op.name} reads {what} at an index that is data and not clamped to the extent"
+            )
     return results
 
 
@@ -215,6 +224,11 @@ def within(extent: AnyDim, index: Index, target: AnyDim) -> Index:
     if is_known(extent) or extent == target:
         return index
     return minimum(index, term(extent) - 1)
+
+
+def clamped(index: Term, extent: AnyDim) -> Term:
+    """The nearest index that lies inside of an axis; of one without elements, 0."""
+    return maximum(minimum(index, term(extent) - 1), 0)
 
 
 def along(tensor: Tensor, indices: Indices, axis: int, shape: Extents) -> Term:

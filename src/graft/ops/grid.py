@@ -311,7 +311,7 @@ def _express_grid_sample(attrs: Any, out: te.Out, data: Tensor, grid: Tensor) ->
         pairs = zip(around, taps, strict=True)
         positions = [te.read(one.places, [batch, *at, tap]) for one, tap in pairs]
         bounded = (
-            maximum(minimum(position, term(extent) - 1), 0)
+            te.clamped(position, extent)
             for position, extent in zip(positions, extents, strict=True)
         )
         result = te.read(data, [batch, channel, *bounded])

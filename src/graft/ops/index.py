@@ -19,9 +19,10 @@ from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind
 from graft.ir.types import TensorType
-from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
+from graft.loop.build import Term, cast, equal, minimum, select, term
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
+from graft.ops.index_bounds import along_axis, by_tuples
 from graft.ops.rules import normalize_axis, operator, require, require_same_dim
 from graft.program.guards import INSIDE, Guard
 
@@ -67,7 +68,9 @@ def _take_type(attrs: AxisAttrs, data: TensorType, indices: TensorType) -> Tenso
     return TensorType(data.dtype, shape)
 
 
-@operator("take", "data indices", _take_type, kind=Kind.INJECTIVE, on_dims=True)
+@operator(
+    "take", "data indices", _take_type, kind=Kind.INJECTIVE, on_dims=True, index_bounds=along_axis
+)
 def _take(attrs: AxisAttrs, data: Array, indices: Array) -> Array:
     """Slices along an axis, by indices of any shape (NumPy's take)."""
     axis = attrs.axis % data.ndim
@@ -108,7 +111,7 @@ def positions_along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]
     return tuple(where)
 
 
-@operator("gather", "data indices", _gather_type, kind=Kind.INJECTIVE)
+@operator("gather", "data indices", _gather_type, kind=Kind.INJECTIVE, index_bounds=along_axis)
 def _gather(attrs: AxisAttrs, data: Array, indices: Array) -> Array:
     """Per element of the indices the element at that index along an axis (take_along_axis)."""
     return np.asarray(data[positions_along(attrs.axis, data, indices)])
@@ -160,7 +163,7 @@ def positions_of_tuples(data: Array, indices: Array, batch: int) -> tuple[Array,
     return tuple(grid)
 
 
-@operator("gather_nd", "data indices", _gather_nd_type, kind=Kind.INJECTIVE)
+@operator("gather_nd", "data indices", _gather_nd_type, kind=Kind.INJECTIVE, index_bounds=by_tuples)
 def _gather_nd(attrs: GatherNdAttrs, data: Array, indices: Array) -> Array:
     """Slices by tuples of indices, which lie along the indices' last axis."""
     return np.asarray(data[positions_of_tuples(data, indices, attrs.batch_dims)])
@@ -213,7 +216,7 @@ def _position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:
     position = cast(DType.INT64, te.read(indices, at))
     if not indices.dtype.is_unsigned_integer:
         position = select(position < 0, position + extent, position)
-    return maximum(minimum(position, extent - 1), 0)
+    return te.clamped(position, extent)
 
 
 def _is_empty(data: Tensor, types: te.Types) -> bool:

@@ -1,23 +1,22 @@
-"""Bounds of indices that are data: the axes they address, and their ranges.
+"""Ranges of integers in a graph, and the check of indices that may lie outside of an axis.
 
-A node enters; out come the operands of it that are indices, with the axes that they have to lie in.
-`out_of_range` finds one that does not: compilers whose code cannot raise errors emit it beside such
-a node and check its result. `IndexRanges` bounds integers by interval arithmetic over the nodes
-that compute them, so that the check is left out where no index can lie outside: they are results of
-a search along the axis, counted up to its extent or clamped to it.
+A node enters; out come the bounds that its operator declares for indices among its operands.
+`out_of_range` finds an index outside of them: compilers whose code cannot raise errors emit it
+beside such a node and check its result. `IndexRanges` bounds integers by interval arithmetic over
+the nodes that compute them, so that the check is left out where no index can lie outside: they are
+results of a search along the axis, counted up to its extent or clamped to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, Dim, Unknown, at_least, dim_max, dim_min
+from graft.base.dims import UNKNOWN, AnyDim, Unknown, at_least, dim_max, dim_min
 from graft.base.dtypes import Array, DType
-from graft.ir.attrs import Attrs, Dims
+from graft.ir.attrs import Dims
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.loop.build import Term, cast, equal, maximum, select, term
@@ -25,20 +24,11 @@ from graft.loop.ir import Binary, BinaryKind, Cast, Const, Expr, Select, Var
 from graft.loop.tensor import Reduce, Tensor, max_
 from graft.ops import expression as te
 from graft.ops.index import largest_outside, require_integers
-from graft.ops.ml_features import unknown_of
+from graft.ops.index_bounds import IndexBounds, OutOfRangeAttrs
 from graft.ops.pointwise import node_scalar
 from graft.ops.reduce import reading_work
 from graft.ops.rules import operator, require
 from graft.program.guards import INSIDE, Guard
-
-
-@dataclass(frozen=True, slots=True)
-class OutOfRangeAttrs(Attrs):
-    """The extents of the axes that indices point into: one, or one per entry of their last axis."""
-
-    extents: Dims
-    count: Dim = 1  # elements from an index on have to lie inside
-    wraps: bool = True  # whether negative indices count from the end
 
 
 def _out_of_range_type(attrs: OutOfRangeAttrs, indices: TensorType) -> TensorType:
@@ -58,99 +48,15 @@ def _out_of_range(attrs: OutOfRangeAttrs, indices: Array) -> Array:
     return np.array([largest_outside(*pair) for pair in zip(parts, guards, strict=True)], np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Pointing:
-    """Indices and the axes that they, or the entries of their last axis, have to lie in."""
-
-    indices: Value
-    axes: tuple[int, ...]
-    extents: Dims
-    count: Dim = 1
-    wraps: bool = True
-    message: str = ""
-
-    @property
-    def attrs(self) -> OutOfRangeAttrs:
-        return OutOfRangeAttrs(self.extents, self.count, self.wraps)
-
-    def guards(self, node: Node) -> Iterator[Guard]:
-        """The run-time checks of the node, one per axis that is indexed."""
-        for axis, extent in zip(self.axes, self.extents, strict=True):
-            yield Guard(axis, extent, self.count, self.wraps, node.location, self.message)
-
-
-def pointing(node: Node) -> Pointing | None:
-    """What the indices among a node's operands point into, where it has any, of known rank."""
-    rule = _RULES.get(node.op.name)
+def index_bounds(node: Node) -> IndexBounds | None:
+    """What the indices among a node's operands have to lie in; None where it has none, or where
+    ranks or extents are not known."""
     types = [value.type for value in node.args]
-    if rule is None or not all(isinstance(t, TensorType) and t.shape is not None for t in types):
+    ranked = all(isinstance(t, TensorType) and t.shape is not None for t in types)
+    if node.op.index_bounds is None or not ranked:
         return None
-    return rule(node)
-
-
-def _into(node: Node, indices: Value, axes: Sequence[int], **more: Any) -> Pointing | None:
-    extents = [(node.args[0].shape or ())[axis] for axis in axes]
-    known = tuple(extent for extent in extents if not isinstance(extent, Unknown))
-    whole = bool(known) and len(known) == len(extents)
-    return Pointing(indices, tuple(axes), known, **more) if whole else None
-
-
-def _along_axis(node: Node) -> Pointing | None:
-    return _into(node, node.args[1], [node.attrs.axis % len(node.args[0].shape or (0,))])
-
-
-def _by_tuples(node: Node) -> Pointing | None:
-    length = (node.args[1].shape or (0,))[-1]
-    first = getattr(node.attrs, "batch_dims", 0)
-    entries = range(first, first + length) if isinstance(length, int) else ()
-    return _into(node, node.args[1], entries)
-
-
-def _of_images(node: Node) -> Pointing | None:
-    return _into(node, node.args[2], [0], wraps=False)
-
-
-def _from_starts(node: Node) -> Pointing | None:
-    if node.attrs.mode != "linear" or len(node.args) < 3:
-        return None
-    axis = node.attrs.axis % len(node.args[0].shape or (0,))
-    count = (node.args[1].shape or (0,))[axis]
-    if isinstance(count, Unknown) or count == 0:
-        return None
-    return _into(node, node.args[2], [axis], count=count, wraps=False)
-
-
-def _up_to_steps(node: Node) -> Pointing | None:
-    """Lengths of sequences: from zero to the number of steps."""
-    data, lengths = node.args
-    extent = (data.shape or ())[node.attrs.seq_axis]
-    if isinstance(extent, Unknown):
-        return None
-    message = "a length is not between 0 and the number of steps"
-    return Pointing(lengths, (0,), (extent + 1,), wraps=False, message=message)
-
-
-def _among_keys(node: Node) -> Pointing | None:
-    """The result of a lookup without a default, where unknown elements get the place behind all."""
-    attrs = node.attrs
-    if attrs.default is not None or unknown_of(attrs) is None:
-        return None
-    count = attrs.keys.array.size
-    message = f"an element is not one of the {count} categories"
-    return Pointing(node.output, (0,), (count,), wraps=False, message=message)
-
-
-_RULES: dict[str, Callable[[Node], Pointing | None]] = {
-    "take": _along_axis,
-    "gather": _along_axis,
-    "gather_nd": _by_tuples,
-    "ml.label_map": _among_keys,
-    "reverse_sequence": _up_to_steps,
-    "scatter_elements": _along_axis,
-    "scatter_nd": _by_tuples,
-    "tensor_scatter": _from_starts,
-    "vision.roi_align": _of_images,
-}
+    bounds: IndexBounds | None = node.op.index_bounds(node)
+    return bounds
 
 
 # Tensor expressions.
@@ -207,13 +113,13 @@ class IndexRanges:
         """What the elements of a value lie between, as far as is known."""
         return self._known.get(value, ANYTHING)
 
-    def are_inside(self, pointed: Pointing) -> bool:
+    def are_inside(self, bounds: IndexBounds) -> bool:
         """Whether indices surely lie inside of what they point into."""
-        low, high = self.of(pointed.indices)
+        low, high = self.of(bounds.indices)
         return all(
-            at_least(low + (extent if pointed.wraps else 0), 0)
-            and at_least(extent - pointed.count - high, 0)
-            for extent in pointed.extents
+            at_least(low + (extent if bounds.wraps else 0), 0)
+            and at_least(extent - bounds.count - high, 0)
+            for extent in bounds.extents
         )
 
 
@@ -221,12 +127,12 @@ def index_limits(graph: Graph) -> dict[Value, Dims]:
     """The extents that a graph's inputs have to lie below, those that are used as indices."""
     result: dict[Value, Dims] = {}
     for node in graph.nodes:
-        pointed = pointing(node)
-        if pointed is None:
+        bounds = index_bounds(node)
+        if bounds is None:
             continue
-        extents = [extent - (pointed.count - 1) for extent in pointed.extents]
+        extents = [extent - (bounds.count - 1) for extent in bounds.extents]
         known = tuple(one for one in extents if not isinstance(one, Unknown))
-        for source in source_values(pointed.indices, graph):
+        for source in source_values(bounds.indices, graph):
             result[source] = (*result.get(source, ()), *known)
     return result
 

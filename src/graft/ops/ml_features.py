@@ -16,12 +16,14 @@ from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
+from graft.ir.graph import Node
 from graft.ir.literal import Literal
 from graft.ir.op import Kind, movement_work
 from graft.ir.types import MapType, SequenceType, TensorType, Type
 from graft.loop.build import Term, cast, equal, maximum, minimum, select
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
+from graft.ops.index_bounds import IndexBounds
 from graft.ops.rules import operator, require, require_same_dim
 
 
@@ -73,7 +75,24 @@ def unknown_of(attrs: LabelMapAttrs) -> Array | None:
     return np.array(values.size, values.dtype) if positions else None
 
 
-@operator("ml.label_map", "data", _label_map_type, kind=Kind.ELEMENTWISE, work=movement_work)
+def _among_keys(node: Node) -> IndexBounds | None:
+    """The result of a lookup without a default, where unknown elements get the index behind all."""
+    attrs = node.attrs
+    if attrs.default is not None or unknown_of(attrs) is None:
+        return None
+    count = attrs.keys.array.size
+    message = f"an element is not one of the {count} categories"
+    return IndexBounds(node.output, (0,), (count,), wraps=False, message=message)
+
+
+@operator(
+    "ml.label_map",
+    "data",
+    _label_map_type,
+    kind=Kind.ELEMENTWISE,
+    work=movement_work,
+    index_bounds=_among_keys,
+)
 def _label_map(attrs: LabelMapAttrs, data: Array) -> Array:
     """Each element looked up in a table of keys and values."""
     at = _find(attrs.keys.array, data)

@@ -14,15 +14,17 @@ import numpy as np
 
 from graft.base.capacity import check_extents
 from graft.base.dim_questions import provably_below, provably_different, provably_no_multiple
-from graft.base.dims import UNKNOWN, AnyDim, dim_max, dim_min
+from graft.base.dims import UNKNOWN, AnyDim, Unknown, dim_max, dim_min
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints, Number
+from graft.ir.graph import Node
 from graft.ir.op import Kind, define, movement_work
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, cast, maximum, minimum, select, term
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
+from graft.ops.index_bounds import IndexBounds
 from graft.ops.movement import length_of, parameter_value
 from graft.ops.rules import (
     normalize_axes,
@@ -278,7 +280,23 @@ def _reverse_sequence_type(
     return data
 
 
-@operator("reverse_sequence", "data seq_lengths", _reverse_sequence_type, kind=Kind.INJECTIVE)
+def _up_to_steps(node: Node) -> IndexBounds | None:
+    """Lengths of sequences: from zero to the number of steps."""
+    data, lengths = node.args
+    extent = (data.shape or ())[node.attrs.seq_axis]
+    if isinstance(extent, Unknown):
+        return None
+    message = "a length is not between 0 and the number of steps"
+    return IndexBounds(lengths, (0,), (extent + 1,), wraps=False, message=message)
+
+
+@operator(
+    "reverse_sequence",
+    "data seq_lengths",
+    _reverse_sequence_type,
+    kind=Kind.INJECTIVE,
+    index_bounds=_up_to_steps,
+)
 def _reverse_sequence(attrs: ReverseSequenceAttrs, data: Array, seq_lengths: Array) -> Array:
     """Per batch the first elements along an axis in reverse order."""
     axes = tuple(normalize_axis(a, data.ndim) for a in (attrs.seq_axis, attrs.batch_axis))

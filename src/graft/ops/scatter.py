@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from graft.base.dim_questions import provably_different
-from graft.base.dims import UNKNOWN
+from graft.base.dims import UNKNOWN, Unknown
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
+from graft.ir.graph import Node
 from graft.ir.op import Work, movement_work, traffic
 from graft.ir.types import Shape, TensorType
-from graft.loop.build import Term, cast, maximum, minimum, select, term
+from graft.loop.build import Term, cast, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
@@ -33,6 +34,7 @@ from graft.ops.index import (
     require_integers,
     tuple_length,
 )
+from graft.ops.index_bounds import IndexBounds, along_axis, bounds_of, by_tuples
 from graft.ops.reduce import accumulator_of
 from graft.ops.rules import normalize_axis, operator, require, require_same_dim, same_dtype
 from graft.program.guards import Guard
@@ -108,7 +110,13 @@ def _check_shape(updates: Array, expected: tuple[int, ...]) -> None:
         raise EvaluationError(f"the updates have shape {updates.shape}, not {expected}")
 
 
-@operator("scatter_elements", "data indices updates", _scatter_elements_type, work=_scatter_work)
+@operator(
+    "scatter_elements",
+    "data indices updates",
+    _scatter_elements_type,
+    work=_scatter_work,
+    index_bounds=along_axis,
+)
 def _scatter_elements(
     attrs: ScatterElementsAttrs, data: Array, indices: Array, updates: Array
 ) -> Array:
@@ -132,7 +140,13 @@ def _scatter_nd_type(
     return data
 
 
-@operator("scatter_nd", "data indices updates", _scatter_nd_type, work=_scatter_work)
+@operator(
+    "scatter_nd",
+    "data indices updates",
+    _scatter_nd_type,
+    work=_scatter_work,
+    index_bounds=by_tuples,
+)
 def _scatter_nd(attrs: ScatterNdAttrs, data: Array, indices: Array, updates: Array) -> Array:
     """A copy with slices written, added or the like at tuples of indices."""
     where = positions_of_tuples(data, indices, 0)
@@ -166,7 +180,24 @@ def _tensor_scatter_type(
     return data
 
 
-@operator("tensor_scatter", "data update write_indices?", _tensor_scatter_type, work=movement_work)
+def _from_starts(node: Node) -> IndexBounds | None:
+    """Where an update begins along an axis; all of it has to lie inside."""
+    if node.attrs.mode != "linear" or len(node.args) < 3:
+        return None
+    axis = node.attrs.axis % len(node.args[0].shape or (0,))
+    count = (node.args[1].shape or (0,))[axis]
+    if isinstance(count, Unknown) or count == 0:
+        return None
+    return bounds_of(node, node.args[2], [axis], count=count, wraps=False)
+
+
+@operator(
+    "tensor_scatter",
+    "data update write_indices?",
+    _tensor_scatter_type,
+    work=movement_work,
+    index_bounds=_from_starts,
+)
 def _tensor_scatter(
     attrs: TensorScatterAttrs, data: Array, update: Array, start: Array | None
 ) -> Array:
@@ -207,7 +238,7 @@ def _express_tensor_scatter(
         if attrs.mode == "circular":
             position = position % extent
         inside = (position >= 0) & (position < count)
-        bounded = maximum(minimum(position, term(count) - 1), 0)
+        bounded = te.clamped(position, count)
         written = te.read(update, [*at[:axis], bounded, *at[axis + 1 :]])
         return select(inside, written, te.read(data, at))
 

@@ -20,6 +20,7 @@ from graft.ir.attrs import Attrs, Ints
 from graft.ir.op import Work, traffic
 from graft.ir.types import TensorType
 from graft.ops.index import check_indices
+from graft.ops.index_bounds import of_images
 from graft.ops.rules import (
     operator,
     ranked_shape,
@@ -132,7 +133,13 @@ def _roi_align_work(
     return Work(0, outs[0].size * (8 * samples), traffic(ins, outs))
 
 
-@operator("vision.roi_align", "data rois batch_indices", _roi_align_type, work=_roi_align_work)
+@operator(
+    "vision.roi_align",
+    "data rois batch_indices",
+    _roi_align_type,
+    work=_roi_align_work,
+    index_bounds=of_images,
+)
 def _roi_align(attrs: RoiAlignAttrs, data: Array, rois: Array, batch_indices: Array) -> Array:
     """Regions of images pooled to one size by interpolation."""
     images, channels, height, width = data.shape

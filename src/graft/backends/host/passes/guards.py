@@ -13,7 +13,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.names import FreshNames
 from graft.ops import get_op
-from graft.ops.indexed import IndexRanges, pointing
+from graft.ops.indexed import IndexRanges, index_bounds
 from graft.ops.movement import ConcatenateAttrs
 from graft.program.guards import Guard
 
@@ -22,7 +22,7 @@ def insert_guards(graph: Graph, ranges: IndexRanges) -> tuple[Graph, tuple[Guard
     """The graph with the guards' counts as its last output, and the guards in order.
 
     It may be a part of the graph whose `ranges` are known."""
-    accesses = ((node, pointing(node)) for node in graph.nodes)
+    accesses = ((node, index_bounds(node)) for node in graph.nodes)
     unchecked = {node: one for node, one in accesses if one and not ranges.are_inside(one)}
     if not unchecked:
         return graph, ()
