@@ -106,7 +106,7 @@ def _byte_product_type(attrs: BatchMatmulAttrs, left: TensorType, right: TensorT
     work=get_op("nn.batch_matmul").work,
 )
 def _byte_product(attrs: BatchMatmulAttrs, left: Array, right: Array) -> Array:
-    """Nn.batch_matmul of bytes as processors multiply them, unsigned ones by signed ones: on the
+    """`nn.batch_matmul` of bytes as processors multiply them, unsigned ones by signed ones: on the
     left signed bytes count 128 more, on the right unsigned ones 128 less.
     """
     more = HALF if left.dtype == np.int8 else 0

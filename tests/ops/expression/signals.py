@@ -26,6 +26,11 @@ def _sampling() -> list[Case]:
         case("grid_sample", f16(1, 1, 7), f16(1, 5, 1), low=-1.2, high=1.2),
         case("affine_grid", f32(2, 2, 3), size=(2, 3, 4, 5)),
         case("affine_grid", f64(1, 3, 4), size=(1, 3, 4, 1, 2), align_corners=True),
+        *(
+            case("vision.crop_and_resize", data, boxes, i32(5), low=0, high=1.2, **attrs)
+            for data, boxes in ((f32(2, 3, 5, 4), f32(5, 4)), (f16(2, 1, 3, 7), f16(5, 4)))
+            for attrs in ({"crop_size": (4, 3)}, {"crop_size": (1, 2), "method": "nearest"})
+        ),
     ]
 
 

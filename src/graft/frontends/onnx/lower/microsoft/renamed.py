@@ -17,6 +17,8 @@ lowers_alike("GridSample", "X Grid", "align_corners mode padding_mode")
 lowers_alike("QuantizeLinear", "x y_scale y_zero_point?", "axis")
 lowers_alike("DequantizeLinear", "x x_scale x_zero_point?", "axis")
 
+_CROP_METHODS = {"bilinear": "linear", "nearest": "nearest"}
+
 
 @lowers_microsoft("Pad", "data pads value?", "mode")
 def _pad(call: Call) -> Value:
@@ -50,6 +52,20 @@ def _cdist(call: Call) -> Value:
         call.unsupported(f"CDist by the metric '{metric}'")
     squares = call.op("ml.squared_distance", call.input(0), call.input(1))
     return squares if metric == "sqeuclidean" else call.op("sqrt", squares)
+
+
+@lowers_microsoft("CropAndResize", "X rois batch_indices crop_size", "mode extrapolation_value")
+def _crop_and_resize(call: Call) -> Value:
+    mode = call.string("mode", "bilinear").lower()
+    if mode not in _CROP_METHODS:
+        call.fail(f"CropAndResize has the mode '{mode}', neither bilinear nor nearest")
+    return call.op(
+        "vision.crop_and_resize",
+        *(call.input(0), call.input(1), call.input(2)),
+        call.op("reshape", call.input(3), shape=(2,)),  # where the model leaves its length open
+        method=_CROP_METHODS[mode],
+        extrapolation_value=call.float("extrapolation_value", 0.0),
+    )
 
 
 @lowers_microsoft("Tokenizer", "X", "mark mincharnum pad_value separators tokenexp")
