@@ -96,6 +96,14 @@ MODELS = {
             y = Relu (c)
         }
     """,
+    "hoist_slices": """
+        g (float[1, 5, 2] x) => (float[1, 2] y) <float[2, 2] w = {1, 2, 3, 4}, int64 first = {0}> {
+            a = MatMul (x, w)
+            b = Relu (a)
+            c = Add (b, x)
+            y = Gather <axis = 1> (c, first)
+        }
+    """,
     "inline_branches": """
         graph @g(%x: float32[2]) {
           %condition: bool[] = constant() {value=dense<bool[]: true>}

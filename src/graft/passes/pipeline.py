@@ -20,6 +20,7 @@ from graft.passes.eliminate_zero_size import eliminate_zero_size
 from graft.passes.encode_strings import encode_strings
 from graft.passes.fold_affine import fold_affine
 from graft.passes.fold_constants import fold_constants
+from graft.passes.hoist_slices import hoist_slices
 from graft.passes.inline_branches import inline_branches
 from graft.passes.recognize import recognize
 from graft.passes.select_branches import select_branches
@@ -54,6 +55,7 @@ PASSES: tuple[Pass, ...] = (
     crop_kernels,
     sink_transposes,
     recognize,
+    hoist_slices,
     *CLEAN,
 )
 
