@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from graft.backends.host.storage import is_image
@@ -54,10 +54,14 @@ class Group:
         return self.node.output
 
     @cached_property
+    def anchors(self) -> tuple[Node, ...]:
+        """The nodes that are not pointwise."""
+        return tuple(node for node in self.nodes if not node.op.kind.is_pointwise)
+
+    @property
     def anchor(self) -> Node | None:
         """The one node that is not pointwise, if there is exactly one."""
-        heavy = [node for node in self.nodes if not node.op.kind.is_pointwise]
-        return heavy[0] if len(heavy) == 1 else None
+        return self.anchors[0] if len(self.anchors) == 1 else None
 
     @property
     def sole_anchor(self) -> Node:
@@ -105,6 +109,24 @@ class Group:
     def outer(self, value: Value) -> Value:
         """The graph's value that a value read by the group stands for."""
         return self.formal.get(value, value)
+
+    @cached_property
+    def parts(self) -> tuple[Group, ...] | None:
+        """A group for each anchor with what follows it, the last one with the result; None unless
+        each anchor reads the part before as its first operand, and nothing else reads that."""
+        parts: list[Group] = []
+        left = self.nodes
+        for following in self.anchors[1:]:
+            nodes = self.leading_to(following.args[0], {part.output for part in parts})
+            left = tuple(node for node in left if node not in nodes)
+            inside = {value for node in nodes for value in node.outputs}
+            others = (node for node in left if node is not following)
+            uses = [*following.args[1:], *(value for node in others for value in node.args)]
+            if not nodes or not inside.isdisjoint(uses):
+                return None
+            parts.append(replace(self, node=nodes[-1], nodes=nodes))
+        parts.append(replace(self, nodes=left))
+        return tuple(parts) if all(part.anchor for part in parts) else None
 
     def leading_to(self, value: Value, known: Collection[Value] = ()) -> tuple[Node, ...]:
         """The nodes that compute a value of the group from known ones."""

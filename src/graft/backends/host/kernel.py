@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -57,8 +58,21 @@ class Parameters:
     buffers: list[Buffer] = field(default_factory=list)
     arguments: list[Value | Array] = field(default_factory=list)
     packings: dict[int, Packing] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _known: dict[Value, tuple[Storage, Buffer]] = field(default_factory=dict)
     _padded: dict[tuple[Value, int], tuple[Storage, Buffer]] = field(default_factory=dict)
+
+    def of_part(self, part: Group, inner: Mapping[Value, tuple[Storage, Buffer]]) -> Parameters:
+        """The same parameters as the writer of a part of the group sees them.
+
+        `inner` are the values that stay within the kernel, in scratch memory."""
+        self._known.update(inner)
+        stores = {**self.stores, **{value: storage for value, (storage, _) in inner.items()}}
+        return replace(self, group=part, stores=stores)
+
+    def fresh(self, hint: str) -> str:
+        """A name that nothing else in the kernel has."""
+        return f"{hint}_{next(self._numbers)}"
 
     def extent(self, dim: Dim) -> Expr:
         """An extent of a tensor; what is symbolic of it is a scalar of the kernel."""

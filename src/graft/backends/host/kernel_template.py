@@ -60,22 +60,30 @@ class Pattern(Enum):
     ANY = "any nodes"
 
 
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Operators that anchor one group together, each on the result of the one before."""
+
+    operators: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class KernelTemplate:
     """The declaration of a kernel.
 
     `anchors` are the operators that it is for, each with the pointwise nodes around it unless it is
-    `alone`. `dtypes` are those of the anchor's result and `tensors` those of all tensors, where
-    they matter; operands at the positions `constants` have to be constants. `symbolic` extents
-    become scalars of the kernel. Tensors without elements are for templates that take `empty` ones.
-    `schedule` is the class whose fields a search may vary. `layouts` and `cost` are what layout
-    choice compares; of several templates for one anchor, one declares them. `algorithm` chooses
-    among several for the anchor. `plan` decides on all that the declaration leaves open.
+    `alone`, or a chain of them. `dtypes` are those of the anchors' results and `tensors` those of
+    all tensors, where they matter; operands at the positions `constants` have to be constants.
+    `symbolic` extents become scalars of the kernel. Tensors without elements are for templates that
+    take `empty` ones. `schedule` is the class whose fields a search may vary. `layouts` and `cost`
+    are what layout choice compares, and for chains fusion; of several templates for one anchor, one
+    declares them. `algorithm` chooses among several for the anchor. `plan` decides on all that the
+    declaration leaves open.
     """
 
     name: str
     plan: Matcher
-    anchors: frozenset[str] | Pattern
+    anchors: frozenset[str] | Chain | Pattern
     layout: Layout
     dtypes: frozenset[DType] | None = None
     tensors: frozenset[DType] | None = None
@@ -94,6 +102,8 @@ class KernelTemplate:
             return False
         if isinstance(self.anchors, Pattern):
             return self.anchors is Pattern.ANY or group.is_pointwise
+        if isinstance(self.anchors, Chain):
+            return tuple(node.op.name for node in group.anchors) == self.anchors.operators
         return (group.anchor or group.nodes[0]).op.name in self.anchors
 
     def match(self, group: Group, stores: Stores, target: Target) -> Plan | Refusal:
@@ -113,7 +123,7 @@ class KernelTemplate:
         return plan if isinstance(plan, Refusal) else plan()
 
     def _unfit_operators(self, group: Group) -> Refusal | None:
-        if isinstance(self.anchors, frozenset):
+        if not isinstance(self.anchors, Pattern):
             refusal = self._unfit_anchor(group)
             if refusal is not None:
                 return refusal
@@ -134,14 +144,19 @@ class KernelTemplate:
     def _unfit_anchor(self, group: Group) -> Refusal | None:
         lone = group.nodes[0] if len(group.nodes) == 1 else None
         anchor = lone if self.alone else group.anchor
-        assert isinstance(self.anchors, frozenset)
-        if anchor is None or anchor.op.name not in self.anchors:
+        anchors = group.anchors if isinstance(self.anchors, Chain) else (anchor,)
+        names = tuple(one.op.name for one in anchors if one is not None)
+        if isinstance(self.anchors, Chain):
+            if names != self.anchors.operators:
+                return Refusal(f"the anchors are not {' and '.join(self.anchors.operators)}")
+        elif isinstance(self.anchors, frozenset) and not self.anchors.intersection(names):
             alone = " for itself" if self.alone else ""
             return Refusal(f"there is no {' or '.join(sorted(self.anchors))}{alone}")
-        if not all(anchor.args[position] in group.constants for position in self.constants):
-            return Refusal("the weights are not constant", anchor)
-        if self.dtypes is not None and anchor.output.dtype not in self.dtypes:
-            return Refusal(f"the elements are {anchor.output.dtype}", anchor)
+        for one in filter(None, anchors):
+            if not all(one.args[position] in group.constants for position in self.constants):
+                return Refusal("the weights are not constant", one)
+            if self.dtypes is not None and one.output.dtype not in self.dtypes:
+                return Refusal(f"the elements are {one.output.dtype}", one)
         return None
 
     def _unfit_layouts(self, tensors: Sequence[Value], stores: Stores) -> Refusal | None:
@@ -163,10 +178,10 @@ class KernelTemplate:
 
 
 def kernel_template(
-    anchors: Iterable[str] | Pattern, layout: Layout, **declared: Any
+    anchors: Iterable[str] | Chain | Pattern, layout: Layout, **declared: Any
 ) -> Callable[[Matcher], KernelTemplate]:
     """Declare the kernel that a function plans; `declared` are fields of `KernelTemplate`."""
-    names = anchors if isinstance(anchors, Pattern) else frozenset(anchors)
+    names = anchors if isinstance(anchors, Chain | Pattern) else frozenset(anchors)
     return lambda plan: KernelTemplate(plan.__name__, plan, names, layout, **declared)
 
 

@@ -39,7 +39,13 @@ from graft.backends.host.storage import (
     shape_of,
     static_shape,
 )
-from graft.backends.host.templates import choose_algorithm, layouts_for, refusal, row_major_cost
+from graft.backends.host.templates import (
+    chain_templates,
+    choose_algorithm,
+    layouts_for,
+    refusal,
+    row_major_cost,
+)
 from graft.byoc.executable import Accuracy
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
@@ -177,6 +183,8 @@ def _kernel_candidates(group: Group, context: _Context) -> Iterator[LayoutCandid
             for operands, cost in layouts_for(group, block, target):
                 requirements = tuple(_requirements(group, block, operands, context))
                 yield LayoutCandidate(block, cost, requirements)
+    if chain_templates(group):  # which are for images in blocks
+        return
     cost = 0.0 if is_view(group.node) else row_major_cost(group, target)
     in_blocks = next((blocks for blocks, _ in layouts_for(group, 0, target)), {})
     rows = (

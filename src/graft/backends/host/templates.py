@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
-from graft.backends.host.kernel_template import KernelTemplate, Layout, Plan
+from graft.backends.host.kernel_template import Chain, KernelTemplate, Layout, Plan
 from graft.backends.host.kernels.attention import attention
 from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
 from graft.backends.host.kernels.determinant import determinant
+from graft.backends.host.kernels.expand_depthwise import expand_depthwise
 from graft.backends.host.kernels.expression.template import expression
 from graft.backends.host.kernels.forest import forest
 from graft.backends.host.kernels.images.channel_norm import channel_norm
@@ -43,8 +44,8 @@ from graft.target.target import Target
 # Of several that take a group, the first one computes it: images in blocks before rows, kernels
 # written by hand before scheduled expressions.
 TEMPLATES: tuple[KernelTemplate, ...] = (
-    *(winograd, conv2d, depthwise_conv2d, pool2d, image_reduce, channel_norm, image_channels),
-    *(image_pointwise, image_concat, image_resize, image_movement),
+    *(expand_depthwise, winograd, conv2d, depthwise_conv2d, pool2d, image_reduce, channel_norm),
+    *(image_channels, image_pointwise, image_concat, image_resize, image_movement),
     *(dense, batch_matmul, attention, softmax, reduce),
     *(determinant, distinct, forest, joining, linear_attention, nonzero, recurrence, roi_align),
     *(scatter, sizes, suppression, topk, totals),
@@ -89,6 +90,28 @@ def layouts_for(
             cost = template.cost(group, block, target)
             return [(blocks, cost) for blocks in candidates]
     return []
+
+
+def is_chain(*operators: str) -> bool:
+    """Whether a template is for such anchors, one on the result of the other."""
+    return any(one.anchors == Chain(operators) for one in TEMPLATES)
+
+
+def chain_templates(group: Group) -> list[KernelTemplate]:
+    """The templates for groups of such anchors, where there is a chain of them."""
+    chains = (one for one in TEMPLATES if isinstance(one.anchors, Chain))
+    return [one for one in chains if one.is_for(group, one.layout)]
+
+
+def chain_cost(group: Group, stores: Stores, block: int, target: Target) -> float | Refusal:
+    """What a group of several anchors costs in such blocks, or why no kernel takes it."""
+    reasons: list[str] = []
+    for template in chain_templates(group):
+        plan = template.match(group, stores, target)
+        if not isinstance(plan, Refusal):
+            return template.cost(group, block, target)
+        reasons.append(f"{template.name}: {plan.reason}")
+    return Refusal("; ".join(reasons) or "no kernel is for such anchors")
 
 
 def row_major_cost(group: Group, target: Target) -> float:

@@ -39,21 +39,21 @@ class Bordered:
         behind = plus(self.width, left)
         statements: list[Stmt] = []
         if left:
-            statements.append(self._pixels(here, Const(0), Const(left), f"l{tag}"))
+            statements.append(self.pixels(here, Const(0), Const(left), f"l{tag}"))
         if right:
-            statements.append(self._pixels(here, behind, Const(right), f"r{tag}"))
+            statements.append(self.pixels(here, behind, Const(right), f"r{tag}"))
         below, last = plus(self.height, top), plus(self.height, -1)
         edges = (("t", top, Const(0), Const(0)), ("b", bottom, below, last))
         for name, count, start, edge in edges:
             if count:
                 line = Var(f"line{name}{tag}")
                 at = (batch, block, plus(line, start))
-                body = self._pixels(at, Const(0), plus(behind, right), f"e{name}{tag}")
+                body = self.pixels(at, Const(0), plus(behind, right), f"e{name}{tag}")
                 rows = For(line, Const(0), Const(count), body)
                 statements.append(If(Compare(CompareKind.EQUAL, row, edge), rows))
         return statements
 
-    def _pixels(self, at: tuple[Expr, ...], first: Expr, count: Expr, tag: str) -> Stmt:
+    def pixels(self, at: tuple[Expr, ...], first: Expr, count: Expr, tag: str) -> Stmt:
         """Some pixels of a row, a whole block of channels each."""
         column = Var(f"zero{tag}")
         storage, lanes = self.storage, self.storage.block

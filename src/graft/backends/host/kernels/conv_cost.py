@@ -53,7 +53,7 @@ def conv_cost(group: Group, block: int, target: Target) -> float:
     channels = channel_count(group.node.output)
     padded = -(-channels // block) * block / channels
     rate = machine.with_vectors(32 * lanes).vector_fmas * lanes * 2 * _EFFICIENCY
-    speedup = QUAD if group.sole_anchor.op.name == INTEGER else 1
+    speedup = QUAD if group.anchors[-1].op.name == INTEGER else 1
     return machine.meeting_cycles + group_flops(group) * padded / (rate * speedup)
 
 

@@ -93,7 +93,7 @@ def flattened(
     columns alone. Short rows then make no short tiles."""
     shape = shape_of(conv.output)
     pixels = product(shape[2:])
-    if not _without_neighbours(conv, weight) or isinstance(pixels, Unknown):
+    if not without_neighbours(conv, weight) or isinstance(pixels, Unknown):
         return None
     along_channels = {n.args[1] for n in group.nodes if n is conv or n.op.name == "nn.bias_add"}
     found = dict(stores)
@@ -110,7 +110,7 @@ def flattened(
     return found
 
 
-def _without_neighbours(conv: Node, weight: Sequence[int]) -> bool:
+def without_neighbours(conv: Node, weight: Sequence[int]) -> bool:
     """Whether each result reads the pixel at its own place, and no other."""
     plain = {*conv.attrs.strides, *weight[2:]} == {1} and not any(conv.attrs.padding)
     return conv.op.name != TRANSPOSED and plain
@@ -121,7 +121,7 @@ def data_in_one_row(conv: Node, weight: Sequence[int], data: Storage) -> Storage
 
     Tiles then go on from row to row, and their results are taken apart again."""
     pixels = product(data.shape[2:])
-    if not _without_neighbours(conv, weight) or any(data.halo) or not isinstance(pixels, int):
+    if not without_neighbours(conv, weight) or any(data.halo) or not isinstance(pixels, int):
         return None
     return replace(data, shape=(*data.shape[:2], 1, pixels))
 

@@ -82,7 +82,7 @@ def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Plan | Ref
     if reason:
         return Refusal(reason)
     schedule = default_schedule(target, anchor.output.dtype, result.block, weight.shape[3])
-    return plan_of(group, stores, lambda p: _Writer(p, schedule, anchor, weight).body())
+    return plan_of(group, stores, lambda p: DepthwiseWriter(p, schedule, anchor, weight).body())
 
 
 def _unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str | None:
@@ -113,8 +113,10 @@ def _unfit_types(group: Group, anchor: Node, data: Storage) -> str | None:
     return "the halo of the data is not of its zero point" if wrong else None
 
 
-class _Writer(ImageWriter):
+class DepthwiseWriter(ImageWriter):
     """Writes the loop nest of one depthwise convolution."""
+
+    weights_name = "weights"
 
     def __init__(
         self, parameters: Parameters, schedule: DepthwiseSchedule, anchor: Node, weight: Array
@@ -127,7 +129,9 @@ class _Writer(ImageWriter):
         self.dtype = anchor.output.dtype
         dtype, block = self.dtype.numpy, self.result.block
         self.weights = parameters.packed(
-            anchor.args[1], lambda array: pack_weights(array.astype(dtype), block), "weights"
+            anchor.args[1],
+            lambda array: pack_weights(array.astype(dtype), block),
+            self.weights_name,
         )
         self.begin: Buffer | None = None
         less = taken_off(parameters.group, anchor, DType.UINT8)
@@ -137,10 +141,20 @@ class _Writer(ImageWriter):
             )
 
     def body(self) -> Stmt:
+        return self.rows(self.tiles())
+
+    def tiles(self) -> list[Stmt]:
+        """The tiles of a row."""
         line: list[Stmt] = []
         for first in self.vectors:
             line += self.across(self.pixels, partial(self.tile, first))
-        return self.rows(line)
+        return line
+
+    def source_row(self, line: Expr) -> tuple[Expr, Expr, Expr]:
+        """The indices of the data's row that a row of the kernel meets, in its batch and block."""
+        attrs = self.anchor.attrs
+        row = plus(times(self.row, attrs.strides[0]), times(line, attrs.dilation[0]))
+        return self.batch, self.block, plus(row, self.data.halo[0] - attrs.padding[0])
 
     def tile(self, first: int, column: Expr, size: int) -> Stmt:
         """The pixels from a column on, for the vector of channels from `first` on."""
@@ -161,10 +175,8 @@ class _Writer(ImageWriter):
     def step(self, tile: Tile, column: Expr, first: int, line: Var) -> Stmt:
         """One row of the kernel: every input pixel to all sums it is part of."""
         attrs, dtype = self.anchor.attrs, self.dtype
-        top, left, _, _ = self.data.halo
-        row = plus(times(self.row, attrs.strides[0]), times(line, attrs.dilation[0]))
-        row = plus(row, top - attrs.padding[0])
-        start = plus(times(column, attrs.strides[1]), left - attrs.padding[1])
+        row = self.source_row(line)
+        start = plus(times(column, attrs.strides[1]), self.data.halo[1] - attrs.padding[1])
         lanes = Ramp(Const(first), 1, self.lanes)
         names = [Var(f"w{kx}{tile.tag}", dtype, self.lanes) for kx in range(self.kernel[1])]
         reached: dict[int, list[tuple[int, int]]] = {}
@@ -175,7 +187,7 @@ class _Writer(ImageWriter):
         statements: list[Stmt] = []
         for place, uses in sorted(reached.items()):
             element = Var(f"x{place}{tile.tag}", dtype, self.lanes)
-            at = (self.batch, self.block, row, plus(start, place), lanes)
+            at = (*row, plus(start, place), lanes)
             loaded = cast(dtype, Term(Load(self.source, at))).expr
             updates = tuple(_accumulate(tile, pixel, element, names[kx]) for pixel, kx in uses)
             statements.append(Let(element, loaded, Block(updates)))

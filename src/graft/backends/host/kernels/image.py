@@ -6,9 +6,8 @@ the result, operands at a coordinate and stores of finished vectors leave.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from graft.backends.host.coordinates import (
@@ -216,11 +215,6 @@ class Evaluator:
     """Computes values of a group at coordinates, each once, under names of their own."""
 
     parameters: Parameters
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
-
-    def fresh(self, hint: str) -> str:
-        """A name that nothing else in the kernel has."""
-        return f"{hint}_{next(self._numbers)}"
 
     def at(
         self,
@@ -234,7 +228,7 @@ class Evaluator:
         vectors: dict[Value, Expr] = {}
 
         def bound_to(this: Value, expr: Expr) -> Expr:
-            var = Var(self.fresh("at"), expr.dtype, expr.lanes)
+            var = Var(self.parameters.fresh("at"), expr.dtype, expr.lanes)
             bindings.append((var, expr))
             vectors[this] = var
             return var
@@ -276,7 +270,7 @@ class ImageWriter:
         return self.parameters.value(self.output, f"result{self.output_number or ''}")[1]
 
     def fresh(self, hint: str) -> str:
-        return self.evaluator.fresh(hint)
+        return self.parameters.fresh(hint)
 
     def coordinate(self, column: Expr, first: int, lanes: int = 0) -> BlockedCoordinate:
         """A vector of the result."""
@@ -295,13 +289,16 @@ class ImageWriter:
 
     def store(self, coordinate: BlockedCoordinate, known: Mapping[Value, Expr]) -> Stmt:
         """The result at a coordinate, computed from what is known, to memory."""
-        top, left, _, _ = self.result.halo
-        buffer = self.buffer
-        pixel = plus(coordinate.row, top), plus(coordinate.column, left)
-        lanes = Ramp(Const(coordinate.first), 1, coordinate.lanes)
-        at = (coordinate.batch, coordinate.block, *pixel, lanes)
+        buffer, at = self.buffer, self.address(coordinate)
         result = self.group.nodes[-1].outputs[self.output_number]
         return self.evaluator.at(coordinate, result, known, lambda value: Store(buffer, at, value))
+
+    def address(self, coordinate: BlockedCoordinate) -> tuple[Expr, ...]:
+        """Where the result has a vector."""
+        top, left, _, _ = self.result.halo
+        pixel = plus(coordinate.row, top), plus(coordinate.column, left)
+        lanes = Ramp(Const(coordinate.first), 1, coordinate.lanes)
+        return coordinate.batch, coordinate.block, *pixel, lanes
 
     def across(self, most: int, pixels: Callable[[Expr, int], Stmt]) -> list[Stmt]:
         """A row in tiles of at most so many pixels, each made from its first column and size."""

@@ -11,6 +11,7 @@ from functools import partial, update_wrapper
 
 from graft.backends.host.kernel_memo import RowKernels
 from graft.backends.host.passes.bound_arity import bound_arity
+from graft.backends.host.passes.fuse_chains import fuse_chains
 from graft.backends.host.passes.normalize_images import normalize_images
 from graft.backends.host.passes.recognize_layouts import recognize_layouts
 from graft.backends.host.passes.sink_reshapes import sink_reshapes
@@ -31,7 +32,8 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
     early = (split, use_integers, strength_reduction, widen_convolutions, normalize_images)
     placed = (sink_reshapes, recognize_layouts)
     fuse = partial(group_fusion, has_kernel=RowKernels(target))
-    last = (bound_arity, update_wrapper(fuse, group_fusion))
+    chains = update_wrapper(partial(fuse_chains, target=target), fuse_chains)
+    last = (bound_arity, update_wrapper(fuse, group_fusion), chains)
     return *early, *placed, *last
 
 

@@ -181,23 +181,23 @@ class _PixelWriter:
         count = self.schedule.totals
         if isinstance(self.width, Const):
             count = min(count, int(self.width.value))
-        tile = Tile(count, 1, lanes, self.evaluator.fresh(""), dtype)
+        tile = Tile(count, 1, lanes, self.parameters.fresh(""), dtype)
         start = Const(self.start, dtype, lanes)
-        line = Var(self.evaluator.fresh("row"))
+        line = Var(self.parameters.fresh("row"))
 
         def added(size: int, column: Expr) -> Stmt:
             updates = [self.update(tile, first, line, column, pixel) for pixel in range(size)]
             return Block(tuple(updates))
 
         pixels = [
-            run.loop(Var(self.evaluator.fresh("tile")), partial(added, run.size))
+            run.loop(Var(self.parameters.fresh("tile")), partial(added, run.size))
             for run in parts(self.width, count)
         ]
         if not self.is_long(count):
             sums = For(line, Const(0), self.height, Block(tuple(pixels)))
             body = Block((tile.clear(lambda _: start), sums, self.finish(tile, first)))
             return Allocate(tile.accumulators, body)
-        whole = Tile(1, 1, lanes, self.evaluator.fresh("_all"), DType.FLOAT64)
+        whole = Tile(1, 1, lanes, self.parameters.fresh("_all"), DType.FLOAT64)
         total = Binary(self.kind, whole.value(0, 0), Cast(DType.FLOAT64, self.together(tile)))
         gathered = Store(whole.accumulators, whole.at(0, 0), total)
         row = Block((tile.clear(lambda _: start), *pixels, gathered))
@@ -290,7 +290,7 @@ class _ChannelWriter:
 
     def body(self) -> Stmt:
         line = [
-            run.loop(Var(self.evaluator.fresh("tile")), partial(self.pixels, run.size))
+            run.loop(Var(self.parameters.fresh("tile")), partial(self.pixels, run.size))
             for run in runs(self.width, self.schedule.totals)
         ]
         return shared(((self.batch, self.batches), (self.row, self.height)), Block(tuple(line)))
@@ -298,9 +298,9 @@ class _ChannelWriter:
     def pixels(self, count: int, column: Expr) -> Stmt:
         """Some pixels: their vectors block by block, then the lanes of each."""
         lanes, dtype = self.schedule.lanes, self.result.dtype
-        tile = Tile(count, 1, lanes, self.evaluator.fresh(""), dtype)
+        tile = Tile(count, 1, lanes, self.parameters.fresh(""), dtype)
         start = Const(self.start, dtype, lanes)
-        block = Var(self.evaluator.fresh("block"))
+        block = Var(self.parameters.fresh("block"))
         whole, rest_channels = divmod(self.channels, self.size)
         blocks = For(block, Const(0), Const(whole), self.block(tile, column, block, self.size))
         rest = self.block(tile, column, Const(whole), rest_channels)

@@ -1,0 +1,304 @@
+"""A pointwise convolution and the depthwise one that reads it, in one kernel.
+
+The first one expands the channels of an image, so its result is the largest tensor around: here it
+is never written. Each thread keeps the rows of it that windows of the depthwise convolution cover
+in a ring of its own, a line buffer of [block, row, column, channel], which a near cache holds. A
+job is some rows of the result for a share of the channels: it computes the rows of the expanded
+image that its windows are the first to cover, and then the rows of the result, each with its
+epilogue in registers. A thread whose last job was the one above finds the rows that both cover in
+its ring; any other computes them again.
+
+Sums are those of the two kernels for themselves, in the same order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, plus, times
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Parameters, Stores
+from graft.backends.host.kernel_template import Chain, Layout, Plan, kernel_template, plan_of
+from graft.backends.host.kernels.border import Bordered
+from graft.backends.host.kernels.conv import ConvWriter, Phases
+from graft.backends.host.kernels.conv_plan import (
+    halo,
+    is_depthwise,
+    phases,
+    takes,
+    without_neighbours,
+)
+from graft.backends.host.kernels.conv_schedule import ConvSchedule
+from graft.backends.host.kernels.depthwise import DepthwiseWriter, default_schedule
+from graft.backends.host.kernels.expand_schedule import (
+    ExpandSchedule,
+    choose_schedule,
+    expand_cost,
+    expand_layouts,
+    extents_of,
+)
+from graft.backends.host.kernels.image import no_image, shared, unfit_epilogue
+from graft.backends.host.storage import Storage, index, shape_of
+from graft.base.dtypes import Array, DType
+from graft.ir.graph import Node
+from graft.loop.ir import (
+    INDEX,
+    Allocate,
+    Binary,
+    BinaryKind,
+    Block,
+    Buffer,
+    Compare,
+    CompareKind,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    Ramp,
+    Scope,
+    Select,
+    Stmt,
+    Store,
+    Var,
+)
+from graft.rewrite.rule import Refusal
+from graft.target.target import Target
+
+
+@kernel_template(
+    Chain(("nn.conv2d", "nn.conv2d")),
+    Layout.BLOCKED,
+    dtypes=frozenset({DType.FLOAT32}),
+    constants=(1,),
+    symbolic=False,
+    schedule=ExpandSchedule,
+    layouts=expand_layouts,
+    cost=expand_cost,
+)
+def expand_depthwise(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
+    """A convolution without neighbours, a depthwise one of its result, and what follows each."""
+    parts = group.parts
+    if parts is None:
+        return Refusal("the first convolution is read by more than the second")
+    result = stores[group.output]
+    expand, depthwise = (part.sole_anchor for part in parts)
+    weights = tuple(group.constants[conv.args[1]].array for conv in (expand, depthwise))
+    reason = no_image(result) or _unfit(expand, depthwise, weights)
+    if reason is not None:
+        return Refusal(reason)
+    expanded = parts[0].output
+    middle = Storage(
+        expanded.dtype, shape_of(expanded), result.block, halo(depthwise, weights[1].shape[2:])
+    )
+    inner = {**stores, expanded: middle}
+    data = stores[group.outer(expand.args[0])]
+    reason = None if data.block else "the data is no blocked image"
+    reason = reason or takes(expand, weights[0].shape, data.block, result.block)
+    for part in parts:
+        reason = reason or unfit_epilogue(part, inner, part.sole_anchor)
+    if reason is not None:
+        return Refusal(reason)
+
+    def body(parameters: Parameters) -> Stmt:
+        return _Writer(parameters, middle, target).body()
+
+    return plan_of(group, stores, body)
+
+
+def _unfit(expand: Node, depthwise: Node, weights: tuple[Array, ...]) -> str | None:
+    """Why the convolutions are not for this template, if they are not."""
+    if not without_neighbours(expand, weights[0].shape) or expand.attrs.groups != 1:
+        return "the first convolution is not pointwise"
+    if not is_depthwise(depthwise, weights[1].shape):
+        return "the second convolution is not depthwise"
+    steps = zip(
+        depthwise.attrs.strides, depthwise.attrs.dilation, weights[1].shape[2:], strict=True
+    )
+    if any(stride > dilation * (size - 1) + 1 for stride, dilation, size in steps):
+        return "the second convolution skips pixels that would be computed"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ring:
+    """The rows of a share of the expanded image that a job reads.
+
+    Row r, counted from the top of the halo, is at r modulo the rows that there are."""
+
+    storage: Storage  # of the whole image
+    rows: int
+    blocks: int  # of a share
+
+    @property
+    def buffer(self) -> Buffer:
+        _, _, _, width, block = self.storage.static_extents
+        extents = index(1, self.blocks, self.rows, width, block)
+        return Buffer("ring", self.storage.dtype, extents, Scope.HEAP)
+
+    def row(self, row: Expr) -> Expr:
+        """Where the ring has a row of the image."""
+        return modulo(plus(row, self.storage.halo[0]), self.rows)
+
+    @property
+    def beside(self) -> Bordered:
+        """The ring as an image with a halo beside its rows only."""
+        _, left, _, right = self.storage.halo
+        bordered = replace(self.storage, halo=(0, left, 0, right))
+        height, width = index(self.rows, self.storage.sizes[3])
+        return Bordered(bordered, self.buffer, height, width)
+
+
+class _Expansion(ConvWriter):
+    """Writes rows of the pointwise convolution's result to the ring."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        anchor: Node,
+        weight: Array,
+        target: Target,
+        tile: ConvSchedule,
+    ) -> None:
+        self._tile = tile
+        super().__init__(parameters, anchor, weight, target)
+        self.asks_before_stores = False  # the ring stays in a cache
+
+    ring: _Ring
+
+    def scheduled(self, *_: object) -> tuple[Phases, Phases, ConvSchedule]:
+        down, across = (phases(self.anchor, (1, 1), axis) for axis in (0, 1))
+        return down, across, self._tile
+
+    @property
+    def segments(self) -> int:
+        return 1
+
+    def address(self, coordinate: BlockedCoordinate) -> tuple[Expr, ...]:
+        number = minus(coordinate.block, self.first_block)
+        column = plus(coordinate.column, self.result.halo[1])
+        lanes = Ramp(Const(coordinate.first), 1, coordinate.lanes)
+        return Const(0), number, self.ring.row(coordinate.row), column, lanes
+
+    def borders(self, row: Expr) -> list[Stmt]:
+        ring = self.ring
+        return [
+            statement
+            for number in range(ring.blocks)
+            for statement in ring.beside.filled(
+                Const(0), Const(number), ring.row(row), self.fresh("")
+            )
+        ]
+
+    def expanded_row(self) -> Stmt:
+        """A row of a share, or zeros where there is none: `line` may lie above or below."""
+        ring, width = self.ring, self.result.static_extents[3]
+        zeros = tuple(
+            ring.beside.pixels(
+                (*index(0, number), ring.row(self.line)), Const(0), Const(width), self.fresh("n")
+            )
+            for number in range(ring.blocks)
+        )
+        computed = self.some_rows(self.down[0], self.line, 1)
+        top, _, bottom, _ = self.result.halo
+        if not top and not bottom:
+            return computed
+        above = Compare(CompareKind.GREATER_EQUAL, self.line, Const(0))
+        below = Compare(CompareKind.LESS, self.line, self.height)
+        return If(Binary(BinaryKind.AND, above, below), computed, Block(zeros))
+
+
+class _Depthwise(DepthwiseWriter):
+    """Writes rows of the depthwise convolution's result from the ring."""
+
+    weights_name = "window"
+    ring: _Ring
+    number = Var("number")  # of the block within the share
+
+    def source_row(self, line: Expr) -> tuple[Expr, Expr, Expr]:
+        *_, row = super().source_row(line)
+        return Const(0), self.number, modulo(row, self.ring.rows)
+
+
+class _Writer:
+    """Writes the loop nest of both."""
+
+    def __init__(self, parameters: Parameters, middle: Storage, target: Target) -> None:
+        first, second = parameters.group.parts or ()
+        expanded = first.output
+        extents = extents_of(parameters.group, middle.block, target)
+        self.schedule = schedule = choose_schedule(target, extents)
+        self.strides, self.window = extents.strides, extents.window
+        share = max(schedule.tile.slab, middle.block)
+        self.ring = _Ring(middle, extents.ring_rows(schedule.rows), share // middle.block)
+        inner = {expanded: (middle, self.ring.buffer)}
+        expand, depthwise = first.sole_anchor, second.sole_anchor
+        weights = [first.constants[conv.args[1]].array for conv in (expand, depthwise)]
+        self.expansion = _Expansion(
+            parameters.of_part(first, inner), expand, weights[0], target, schedule.tile
+        )
+        kernel = weights[1].shape[3]
+        self.depthwise = _Depthwise(
+            parameters.of_part(second, inner),
+            default_schedule(target, DType.FLOAT32, middle.block, kernel),
+            depthwise,
+            weights[1],
+        )
+        self.expansion.ring = self.depthwise.ring = self.ring
+        self.strip = Var("strip")
+
+    def body(self) -> Stmt:
+        """All jobs; `following` is the one that would find rows in the ring."""
+        following = Buffer("following", INDEX, index(1), Scope.REGISTER)
+        job, here = Var("job"), index(0)
+        parts = (
+            (self.expansion.batch, self.expansion.batches),
+            (self.expansion.number, self.expansion.shares),
+            (self.strip, -(-self.height // self.schedule.rows)),
+            (self.expansion.segment, 1),
+        )
+        goes_on = Binary(
+            BinaryKind.AND,
+            Compare(CompareKind.EQUAL, job, Load(following, here)),
+            Compare(CompareKind.GREATER, self.strip, Const(0)),
+        )
+        leave = Store(following, here, plus(job, 1))
+        jobs = shared(parts, Block((self.rows(goes_on), leave)))
+        begin = Store(following, here, Const(-1))
+        return Allocate(self.ring.buffer, Allocate(following, Block((begin, jobs))))
+
+    @property
+    def height(self) -> int:
+        """Rows of the result."""
+        return self.depthwise.result.sizes[2]
+
+    def rows(self, goes_on: Expr) -> Stmt:
+        """The rows of a job."""
+        row, count = Var("first_row"), Var("row_count")
+        stride, window = self.strides[0], self.window[0]
+        padding: int = self.depthwise.anchor.attrs.padding[0]
+        begin, end = Var("begin"), Var("end")  # rows of the expanded image, padding included
+        first = plus(times(row, stride), -padding)
+        last = plus(times(plus(row, minus(count, Const(1))), stride), window - padding)
+        start = Select(goes_on, plus(first, window - stride), first)
+        body = Block((self.expanded(begin, end), self.convolved(row, count)))
+        rows = self.schedule.rows
+        left = minus(Const(self.height), row)
+        nest: Stmt = Let(begin, start, Let(end, last, body))
+        nest = Let(count, Binary(BinaryKind.MINIMUM, Const(rows), left), nest)
+        return Let(row, times(self.strip, rows), nest)
+
+    def expanded(self, begin: Expr, end: Expr) -> Stmt:
+        """The rows of a share that are new to the ring."""
+        line = self.expansion.line
+        return For(line, begin, minus(end, begin), self.expansion.expanded_row())
+
+    def convolved(self, row: Expr, count: Expr) -> Stmt:
+        """The rows of the result for a share."""
+        depthwise = self.depthwise
+        line = Block((*depthwise.tiles(), *depthwise.border(depthwise.row)))
+        rows = For(depthwise.row, row, count, line)
+        block = plus(self.expansion.first_block, depthwise.number)
+        each = Let(depthwise.block, block, rows)
+        return For(depthwise.number, Const(0), Const(self.ring.blocks), each)

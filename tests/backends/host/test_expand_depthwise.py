@@ -1,0 +1,392 @@
+"""A pointwise and a depthwise convolution in one kernel, which never writes what is between."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tests.backends.host.images import Case, check, random_inputs, run
+
+import graft
+from graft.backends.host.group import group_of
+from graft.backends.host.kernels import expand_depthwise as kernels
+from graft.backends.host.kernels.expand_depthwise import expand_depthwise
+from graft.backends.host.kernels.expand_schedule import (
+    ExpandSchedule,
+    choose_schedule,
+    extents_of,
+    saved_cycles,
+)
+from graft.backends.host.passes import fuse_chains as passes
+from graft.backends.host.passes.fuse_chains import fuse_chains, merged_group
+from graft.backends.host.passes.pipeline import prepare
+from graft.backends.host.storage import NO_HALO, Halo, Storage, row_major, static_shape
+from graft.base.dims import symbol
+from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph, Value
+from graft.ir.types import tensor
+from graft.ir.verify import verify
+from graft.loop.interpret import interpret
+from graft.passes.group_fusion import group_fusion
+from graft.target.target import Target, host_target, named_target
+
+Step = Callable[[Builder, Value], Value]
+SIX = {"a_min": 0.0, "a_max": 6.0}
+
+
+def clipped(builder: Builder, value: Value) -> Value:
+    return builder("clip", value, **SIX)
+
+
+def silu(builder: Builder, value: Value) -> Value:
+    return builder("multiply", value, builder("sigmoid", value))
+
+
+def same(_: Builder, value: Value) -> Value:
+    return value
+
+
+def numbers(builder: Builder, *shape: int) -> Value:
+    generator = np.random.default_rng(shape)
+    scale = np.float32(max(1, np.prod(shape[1:])) ** 0.5)
+    return builder.constant(generator.standard_normal(shape, np.float32) / scale)
+
+
+def pair_graph(
+    shape: tuple[Any, ...],
+    channels: int,
+    kernel: tuple[int, int] = (3, 3),
+    steps: tuple[Step, Step] = (clipped, clipped),
+    **attrs: Any,
+) -> Graph:
+    builder = Builder()
+    data = builder.input("data", tensor("float32", *shape))
+    value = builder("nn.conv2d", data, numbers(builder, channels, shape[1], 1, 1))
+    value = steps[0](builder, builder("nn.bias_add", value, numbers(builder, channels)))
+    weight = numbers(builder, channels, 1, *kernel)
+    value = builder("nn.conv2d", value, weight, groups=channels, **attrs)
+    value = steps[1](builder, builder("nn.bias_add", value, numbers(builder, channels)))
+    return builder.build(value)
+
+
+def pair(
+    graph: Graph, blocks: tuple[int, int] = (16, 16), halos: tuple[Halo, Halo] = (NO_HALO, NO_HALO)
+) -> Case:
+    """A graph of two groups as a case of one, its data and its result in these blocks."""
+    fused = group_fusion(graph)
+    first, second = (node for node in fused.nodes if node.op.name != "constant")
+    both = merged_group(first, second)
+    stores = {value: row_major(value) for value in graph.inputs}
+    ends = zip((graph.inputs[0], both.output), blocks, halos, strict=True)
+    for value, block, halo in ends:
+        stores[value] = Storage(value.dtype, static_shape(value), block, halo)
+    return Case(graph, group_of(both, fused.constants), stores)
+
+
+def with_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Let jobs make so many rows."""
+
+    def choose(*args: Any) -> ExpandSchedule:
+        return replace(choose_schedule(*args), rows=rows)
+
+    monkeypatch.setattr(kernels, "choose_schedule", choose)
+
+
+PADDED = {"padding": (1, 1, 1, 1)}
+
+
+@pytest.mark.parametrize("threads", [1, 7])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("inputs", "channels", "side"), [(16, 96, 20), (24, 144, 14), (32, 64, 7)])
+def test_layers_of_mobile_networks(
+    inputs: int, channels: int, side: int, stride: int, threads: int
+) -> None:
+    graph = pair_graph((1, inputs, side, side), channels, strides=(stride, stride), **PADDED)
+    check(pair(graph), expand_depthwise, threads)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 13])
+@pytest.mark.parametrize(
+    ("kernel", "attrs"),
+    [
+        ((1, 1), {}),
+        ((3, 3), {}),
+        ((5, 3), {"padding": (2, 1, 2, 1)}),
+        ((7, 7), {"padding": (3, 3, 3, 3), "strides": (2, 2)}),
+        ((2, 4), {"padding": (0, 3, 1, 2), "strides": (2, 3)}),
+        ((3, 3), {"padding": (2, 4, 2, 4), "dilation": (2, 4)}),
+        ((3, 5), {"padding": (4, 0, 5, 2), "strides": (1, 3)}),
+    ],
+)
+def test_any_window_and_any_rows_of_a_job(
+    kernel: tuple[int, int], attrs: dict[str, Any], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_rows(monkeypatch, rows)
+    made = pair(pair_graph((2, 8, 13, 19), 24, kernel, **attrs), (8, 8), (NO_HALO, (1, 2, 0, 3)))
+    check(made, expand_depthwise, 2)
+
+
+@pytest.mark.parametrize(("inputs", "channels"), [(3, 20), (5, 33), (24, 40), (17, 100), (1, 7)])
+@pytest.mark.parametrize("blocks", [(16, 16), (8, 16), (16, 8)])
+def test_channels_that_fill_no_blocks(inputs: int, channels: int, blocks: tuple[int, int]) -> None:
+    graph = pair_graph((1, inputs, 6, 9), channels, **PADDED)
+    made = pair(graph, blocks)
+    inputs_ = random_inputs(graph)
+    (wanted,) = evaluate(graph, inputs_)
+    found = run(made, made.kernel(expand_depthwise), inputs_, 2)
+    whole = np.moveaxis(found, -1, 2).reshape(1, -1, *wanted.shape[2:])[:, :channels]
+    np.testing.assert_allclose(whole, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 1, 1), (3, 16, 1, 5), (2, 16, 7, 1), (1, 16, 2, 2)])
+def test_images_of_few_pixels(shape: tuple[int, int, int, int]) -> None:
+    graph = pair_graph(shape, 32, (5, 5), padding=(2, 2, 2, 2))
+    check(pair(graph, halos=((1, 1, 1, 1), (2, 0, 0, 1))), expand_depthwise, 3)
+
+
+@pytest.mark.parametrize("step", [same, silu])
+def test_other_steps_behind_each_convolution(step: Step) -> None:
+    check(pair(pair_graph((1, 16, 9, 9), 48, steps=(step, step), **PADDED)), expand_depthwise, 2)
+
+
+def test_a_second_image_in_the_epilogue() -> None:
+    def add(builder: Builder, value: Value) -> Value:
+        return builder("add", value, builder.input("other", tensor("float32", 1, 32, 5, 5)))
+
+    graph = pair_graph((1, 16, 10, 10), 32, steps=(clipped, add), strides=(2, 2), **PADDED)
+    made = pair(graph)
+    other = graph.inputs[1]
+    stores = {**made.stores, other: Storage(other.dtype, static_shape(other), 16)}
+    check(replace(made, stores=stores), expand_depthwise, 2)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [(0, 0), (5, 4), (10, 10)])
+def test_numbers_that_are_none_reach_their_window_only(number: float, at: tuple[int, int]) -> None:
+    graph = pair_graph((1, 16, 11, 11), 32, steps=(same, same), **PADDED)
+    (image,) = random_inputs(graph)
+    image[0, 3, *at] = number
+    made = pair(graph)
+    found = run(made, made.kernel(expand_depthwise), [image], 2)
+    (wanted,) = evaluate(graph, [image])
+    np.testing.assert_allclose(found, made.stores[made.group.output].pack(wanted), 1e-5, 1e-6)
+    assert np.isfinite(found).any()
+
+
+@pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64-v4", "neoverse-v1", "cortex-a55"])
+def test_code_for_other_machines_means_the_same(machine: str) -> None:
+    """By the interpreter of loops, which needs no such machine."""
+    graph = pair_graph((1, 8, 5, 6), 24, strides=(2, 1), **PADDED)
+    made = pair(graph, (8, 8))
+    kernel = made.kernel(expand_depthwise, named_target(machine))
+    (image,) = random_inputs(graph)
+    result = made.stores[made.group.output]
+    memory = {
+        parameter.name: argument
+        if isinstance(argument, np.ndarray)
+        else made.stores[argument].pack(image)
+        if argument is graph.inputs[0]
+        else result.pack(np.zeros(result.shape, np.float32))
+        for parameter, argument in zip(kernel.function.parameters, kernel.arguments, strict=True)
+    }
+    interpret(kernel.function, memory, threads=3)
+    (wanted,) = evaluate(graph, [image])
+    np.testing.assert_allclose(memory["result"], result.pack(wanted), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"kernel": (1, 1), "strides": (2, 2)}, "skips pixels that would be computed"),
+        ({"groups": 1}, "the second convolution is not depthwise"),
+    ],
+)
+def test_what_is_refused(change: dict[str, Any], reason: str) -> None:
+    builder = Builder()
+    data = builder.input("data", tensor("float32", 1, 16, 8, 8))
+    value = builder("nn.conv2d", data, numbers(builder, 32, 16, 1, 1))
+    groups = change.get("groups", 32)
+    weight = numbers(builder, 32, 32 // groups, *change.get("kernel", (3, 3)))
+    strides = change.get("strides", (1, 1))
+    value = builder("nn.conv2d", value, weight, groups=groups, strides=strides)
+    assert re.search(reason, pair(builder.build(value)).refusal(expand_depthwise))
+
+
+def test_a_first_convolution_with_neighbours_is_refused() -> None:
+    builder = Builder()
+    data = builder.input("data", tensor("float32", 1, 16, 8, 8))
+    value = builder("nn.conv2d", data, numbers(builder, 32, 16, 3, 3))
+    value = builder("nn.conv2d", value, numbers(builder, 32, 1, 3, 3), groups=32)
+    reason = pair(builder.build(value)).refusal(expand_depthwise)
+    assert reason == "the first convolution is not pointwise"
+
+
+def _forced(graph: Graph, monkeypatch: pytest.MonkeyPatch, fused: bool, **options: Any) -> Any:
+    with monkeypatch.context() as patch:
+        _price(patch, math.inf if fused else -math.inf)
+        return graft.compile(graph, strict=True, **options)
+
+
+def _price(patch: pytest.MonkeyPatch, cycles: float) -> None:
+    """Let kernels of single anchors cost so much."""
+    patch.setattr(passes, "layouts_for", lambda *_: [({}, cycles)])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_sums_are_those_of_two_kernels(
+    stride: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit: the same products are added in the same order."""
+    shape = (2, 24, 15, 17)
+    graph = pair_graph(shape, 56, steps=(silu, silu), strides=(stride, stride), **PADDED)
+    image = np.random.default_rng(1).standard_normal(shape, np.float32)
+    apart, together = (
+        _forced(graph, monkeypatch, fused, threads=threads) for fused in (False, True)
+    )
+    labels = [call.label for call in together.program.calls if "conv2d" in call.label]
+    assert len(labels) == 1
+    assert labels[0].count("nn.conv2d") == 2
+    results = [one.run(None, {"data": image})[0] for one in (apart, together)]
+    np.testing.assert_array_equal(*results)
+
+
+def _onnx_blocks() -> onnx.ModelProto:
+    """Inverted residuals: one with a sum, one with steps of two, and a grouped one in between."""
+    generator = np.random.default_rng(2)
+    weights: list[onnx.TensorProto] = []
+    nodes: list[onnx.NodeProto] = []
+
+    def conv(
+        source: str, name: str, shape: tuple[int, ...], clip: bool = True, **attrs: Any
+    ) -> str:
+        weight = generator.standard_normal(shape).astype(np.float32) / np.sqrt(np.prod(shape[1:]))
+        bias = generator.standard_normal(shape[0]).astype(np.float32)
+        weights.extend(
+            numpy_helper.from_array(one.astype(np.float32), f"{name}.{part}")
+            for one, part in ((weight, "w"), (bias, "b"))
+        )
+        inputs = [source, f"{name}.w", f"{name}.b"]
+        nodes.append(helper.make_node("Conv", inputs, [name], **attrs))
+        if clip:
+            nodes.append(helper.make_node("Clip", [name, "low", "high"], [f"{name}.clip"]))
+        return f"{name}.clip" if clip else name
+
+    value = "x"
+    for number, (channels, side, stride) in enumerate([(48, 3, 1), (72, 5, 2), (36, 3, 2)]):
+        wide = conv(value, f"expand{number}", (channels, 12, 1, 1))
+        pads = [side // 2] * 4
+        deep = conv(
+            *(wide, f"deep{number}", (channels, 1, side, side)),
+            group=channels,
+            pads=pads,
+            strides=[stride, stride],
+        )
+        last = conv(deep, f"project{number}", (12, channels, 1, 1), clip=False)
+        if stride == 1:
+            nodes.append(helper.make_node("Add", [last, value], [f"sum{number}"]))
+            last = f"sum{number}"
+        value = last
+    for name, number in (("low", 0.0), ("high", 6.0)):
+        weights.append(numpy_helper.from_array(np.array(number, np.float32), name))
+    nodes[-1].output[0] = "y"
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 12, 21, 18])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "blocks", [x], [y], weights)
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def test_inverted_residuals_beside_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _onnx_blocks()
+    image = np.random.default_rng(3).standard_normal((2, 12, 21, 18)).astype(np.float32)
+    module = _forced(model, monkeypatch, fused=True, threads=2)
+    labels = [call.label for call in module.program.calls]
+    assert sum(label.count("nn.conv2d") == 2 for label in labels) == 3
+    peer = onnxruntime.InferenceSession(model.SerializeToString())
+    (found,), (wanted,) = module.run(None, {"x": image}), peer.run(None, {"x": image})
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def _is_fused(graph: Graph, target: Target) -> bool:
+    nodes = prepare(graph, target).nodes
+    return any(
+        node.op.name == "composite" and node.attrs.label.count("conv2d") == 2 for node in nodes
+    )
+
+
+@pytest.mark.parametrize("machine", ["icelake-server", "sapphirerapids"])
+@pytest.mark.parametrize(
+    ("inputs", "channels", "side", "stride", "fused"),
+    [
+        (16, 96, 112, 2, True),
+        (24, 144, 56, 1, True),
+        (64, 384, 14, 1, False),
+        (160, 960, 7, 1, False),
+    ],
+)
+def test_where_it_pays(
+    machine: str, inputs: int, channels: int, side: int, stride: int, fused: bool
+) -> None:
+    """Where the expanded image does not fit the second cache of a core that computes faster than
+    its last cache delivers."""
+    graph = pair_graph((1, inputs, side, side), channels, strides=(stride, stride), **PADDED)
+    assert _is_fused(graph, named_target(machine)) is fused
+
+
+def test_the_ring_fits_the_first_cache_and_threads_have_enough_jobs() -> None:
+    graph = pair_graph((1, 32, 28, 28), 192, **PADDED)
+    target = named_target("icelake-server")
+    extents = extents_of(pair(graph).group, 16, target)
+    schedule = choose_schedule(target, extents)
+    ring = extents.ring_rows(schedule.rows) * 28 * schedule.tile.slab * 4
+    assert ring <= target.cache_bytes[0]
+    assert -(-28 // schedule.rows) * -(-192 // schedule.tile.slab) >= 32
+    assert saved_cycles(target, replace(extents, batch=64)) > saved_cycles(target, extents)
+
+
+def test_merging_keeps_the_meaning_and_the_graph_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    _price(monkeypatch, math.inf)
+    graph = pair_graph((1, 8, 6, 6), 24, **PADDED)
+    fused = group_fusion(graph)
+    merged = fuse_chains(fused, host_target())
+    verify(merged)
+    assert len(merged.nodes) < len(fused.nodes)
+    image = random_inputs(graph)
+    np.testing.assert_array_equal(*(evaluate(one, image)[0] for one in (graph, merged)))
+
+
+@pytest.mark.parametrize("reader", ["output", "second reader", "residual"])
+def test_an_image_that_others_read_is_written(reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _price(monkeypatch, math.inf)
+    builder = Builder()
+    data = builder.input("data", tensor("float32", 1, 8, 6, 6))
+    middle = builder("nn.conv2d", data, numbers(builder, 16, 8, 1, 1))
+    deep = builder("nn.conv2d", middle, numbers(builder, 16, 1, 3, 3), groups=16, **PADDED)
+    outputs = {
+        "output": [middle, deep],
+        "second reader": [deep, builder("nn.max_pool2d", middle, pool_size=(2, 2))],
+        "residual": [builder("add", deep, middle)],
+    }[reader]
+    graph = builder.build(*outputs)
+    module = graft.compile(graph, strict=True)
+    assert not any(call.label.count("nn.conv2d") == 2 for call in module.program.calls)
+    image = random_inputs(graph)
+    for one, other in zip(
+        module.run(None, {"data": image[0]}), evaluate(graph, image), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_images_of_any_size_are_not_fused() -> None:
+    graph = pair_graph((1, 16, symbol("h"), 224), 96, **PADDED)
+    assert not _is_fused(graph, named_target("icelake-server"))
