@@ -38,6 +38,7 @@ FAMILIES = {
     "": "Tensors",
     "nn": "Layers",
     "qnn": "Quantised layers",
+    "mixed": "Layers of 16-bit floats",
     "image": "Image files",
     "vision": "Vision",
     "random": "Random numbers",

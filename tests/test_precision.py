@@ -19,7 +19,8 @@ from graft.byoc.formats.onnx_model import to_onnx
 from graft.compiler import compile_options
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
-from graft.precision import AUTO, INTEGER, Budget, Quantized, quantize
+from graft.precision import Quantized, quantize
+from graft.quantize.report import AUTO, BRAIN, FLOAT, HALF, INTEGER, Budget
 from graft.stages import Imported, import_graph, optimize
 
 
@@ -45,12 +46,12 @@ def quantized(name: str, precision: str, budget: Any = None, count: int = 8) -> 
 def test_promises(name: str, budget: float | str) -> None:
     report = quantized(name, AUTO, budget).report
     assert report.quality.meets(Budget.parse(budget))
-    assert report.seconds < report.float_seconds or report.integer_units == 0
-    assert all(unit.reason or unit.precision == INTEGER for unit in report.units)
+    assert report.seconds < report.float_seconds or report.narrow_units == 0
+    assert all(unit.reason or unit.precision != FLOAT for unit in report.units)
     if budget == 1e-6:
-        assert report.integer_units == 0
+        assert report.narrow_units == 0
         assert report.quality.error == 0
-    times, errors = zip(*report.front, strict=True)
+    times, errors = zip(*((one.seconds, one.error) for one in report.front), strict=True)
     assert list(errors) == sorted(errors)
     assert list(times) == sorted(times, reverse=True)
 
@@ -127,12 +128,34 @@ def _refused(**asked: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("precision", [BRAIN, HALF])
+def test_sixteen_bits(precision: str) -> None:
+    """No samples are needed; what is not faster stays in float, with the reason."""
+    report = quantized("residual", precision).report
+    assert report.quality.error < 0.02
+    assert report.seconds < report.float_seconds or report.narrow_units == 0
+    kept = [unit.reason for unit in report.units if unit.precision == FLOAT]
+    assert all(kept)
+    if precision == HALF:
+        assert all("do not stream from memory" in reason for reason in kept)
+    module = graft.compile(residual(), precision=precision)
+    assert np.isfinite(module.run(None, samples(residual(), 1)[0])[0]).all()
+
+
+def test_backends_that_do_not_compute_in_sixteen_bits() -> None:
+    graph = residual()
+    options = compile_options(["simnpu", "host"])
+    data = samples(graph, 4)
+    report = quantize(optimize(Imported(graph)), data, options, BRAIN).report
+    assert report.refusals == ("'simnpu' does not compute in bfloat16, but in float32",)
+
+
 def test_requests_that_make_no_sense() -> None:
     data = samples(residual(), 4)
     assert "needs samples to calibrate on" in _refused(precision="auto")
     assert "are for quantisation" in _refused(data=data)
     assert "are for quantisation" in _refused(budget=0.1)
-    assert "known ones: float32, int8, auto" in _refused(precision="int3", data=data)
+    assert "known ones: float32, fp16, bf16, int8, auto" in _refused(precision="int3", data=data)
     assert "too few samples (1)" in _refused(precision="auto", data=data[:1])
     assert "too few samples (0)" in _refused(precision="auto", data=[])
     for budget in (0, -1, 2, "most", "top5=0.9", float("nan")):

@@ -22,9 +22,10 @@ from graft.byoc.offload import Attachments
 from graft.byoc.plan import Plan
 from graft.module import Module, Placement
 from graft.passes.variant_sizes import VariantSizes, variant_sizes
-from graft.precision import FLOAT, with_precision
+from graft.precision import with_precision
 from graft.program.variants import variant_name
 from graft.quantize.data import Data
+from graft.quantize.report import FLOAT
 from graft.race import link_fastest
 from graft.runtime.placement import BLOB
 from graft.runtime.regions import Policy
@@ -78,7 +79,8 @@ def compile(
     algorithms that trade accuracy for speed within a stated bound, as Winograd's. With
     `precision="int8"` all layers that can be are quantised, with "auto" those that pay within the
     `budget`: a relative error of the outputs (0.05 by default) or "top1=0.99". Both calibrate on
-    `data`, a folder or an iterable of samples; "random" makes some up. `shapes` gives sizes of
+    `data`, a folder or an iterable of samples; "random" makes some up. "bf16" and "fp16" compute
+    what is faster so in 16 bits. `shapes` gives sizes of
     symbolic dims ({"batch": [1, 8]}) that get variants of their own. `strict_import` refuses what
     ONNX Runtime puts up with, and else gives a `ModelWarning`.
 
@@ -99,7 +101,7 @@ def compile(
     releases = fallback == "host"
     options = compile_options(target, settings, isolation, **placing, **guarding, releases=releases)
     optimized = _optimized(model, strict_import, report)
-    optimized = with_precision(optimized, options, precision, data, budget)
+    optimized, options = with_precision(optimized, options, precision, data, budget)
     wanted = variant_sizes(optimized.graph, shapes or {})
     _refuse_contradictions(options, wanted)
     general = link_fastest(place(optimized, options), options)

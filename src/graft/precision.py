@@ -10,6 +10,7 @@ left if none holds: so the result is never slower and never over the budget, as 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array
-from graft.base.errors import UserError
+from graft.base.errors import UserError, warn_user
 from graft.base.progress import Stage
 from graft.byoc.contract import Cost
 from graft.byoc.executable import Executable
@@ -28,27 +29,43 @@ from graft.byoc.precision import (
     Choice,
     SharedValue,
     UnitCosts,
-    all_integer,
+    UnitOption,
     choose_precisions,
+    error_of,
     pareto_front,
+    uniform,
 )
 from graft.byoc.sizes import number
 from graft.ir.graph import Graph, Value
 from graft.ir.op import bytes_of
 from graft.quantize.calibrate import Calibration, Feeds, Statistics
 from graft.quantize.data import Data, Pixels, Sample, read_samples
-from graft.quantize.insert import insert_quantization
+from graft.quantize.insert import insert_precisions
 from graft.quantize.ranges import METHODS
+from graft.quantize.report import (
+    AUTO,
+    BRAIN,
+    FLOAT,
+    HALF,
+    HALVES,
+    INTEGER,
+    PRECISIONS,
+    Budget,
+    FrontPoint,
+    Quality,
+    Report,
+    UnitReport,
+)
 from graft.quantize.sensitivity import OutputError, contributions
-from graft.quantize.units import Unit, find_units
+from graft.quantize.units import Unit, find_units, no_reason_for, units_in
 from graft.race import link_fastest
+from graft.runtime.regions import RegionWarning
 from graft.stages import CompileOptions, Optimized, place
 from graft.target.target import HOST
 
-FLOAT, INTEGER, AUTO = "float32", "int8", "auto"
-PRECISIONS = (FLOAT, INTEGER, AUTO)
 RANDOM = "random"  # in the place of data
-DEFAULT_BUDGET = 0.05
+# The precisions that units may have where one is asked for, the most narrow first.
+CANDIDATES = {HALF: (HALF,), BRAIN: (BRAIN,), INTEGER: (INTEGER,), AUTO: (INTEGER, BRAIN, HALF)}
 _DRAWN = 16  # samples where data are random
 _EVERY, _MOST_HELD_OUT = 4, 64  # one of so many samples is not calibrated on, and not more
 _PROBES = 4  # samples that single units are perturbed on
@@ -58,94 +75,14 @@ _LEAST_SPEEDUP = 1.02  # below it, the gain may be the noise of measuring
 _FRONT = 12  # limits that the Pareto front is computed for
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What may be lost: a relative error of the outputs, or a share of samples whose largest output
-    has to stay the same."""
-
-    error: float | None = None
-    agreement: float | None = None
-
-    @staticmethod
-    def parse(given: float | str | Budget | None) -> Budget:
-        """0.01, "1%" or "top1=0.99"."""
-        if isinstance(given, Budget):
-            return given
-        text = str(DEFAULT_BUDGET if given is None else given).strip()
-        kind, _, amount = text.rpartition("=")
-        try:
-            value = float(amount.removesuffix("%")) / (100 if amount.endswith("%") else 1)
-        except ValueError:
-            value = math.nan
-        if kind not in ("", "top1") or not 0 < value <= 1:
-            raise UserError(
-                f"the budget {text!r} is no share of 1",
-                hint='0.01 (or "1%") of relative output error, or "top1=0.99" of agreement',
-            )
-        return Budget(agreement=value) if kind else Budget(error=value)
-
-    def __str__(self) -> str:
-        if self.error is not None:
-            return f"relative output error {self.error:.3g}"
-        return f"top-1 agreement {self.agreement:.3g}"
-
-
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """How results on samples that were not calibrated on compare with the float program's.
-
-    `agreement` is the share of rows whose largest element is the same; None without such rows."""
-
-    error: float
-    agreement: float | None = None
-
-    def meets(self, budget: Budget) -> bool:
-        if budget.error is not None:
-            return self.error <= budget.error
-        assert budget.agreement is not None
-        return self.agreement is not None and self.agreement >= budget.agreement
-
-
-@dataclass(frozen=True, slots=True)
-class UnitReport:
-    """What a unit became, and why. Seconds and the squared error are None where nothing was
-    measured."""
-
-    name: str
-    op: str
-    precision: str
-    reason: str
-    float_seconds: float | None = None
-    integer_seconds: float | None = None
-    error: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The outcome of quantisation in numbers."""
-
-    units: tuple[UnitReport, ...]
-    samples: int
-    held_out: int
-    quality: Quality
-    float_seconds: float
-    seconds: float  # of the result; that of float where nothing is integer
-    budget: Budget | None = None
-    attempts: int = 0
-    front: tuple[tuple[float, float], ...] = ()  # predicted (seconds of the units, error)
-    random: bool = False
-
-    @property
-    def integer_units(self) -> int:
-        return sum(unit.precision == INTEGER for unit in self.units)
-
-
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A graph of mixed precision, as `graft.compile` takes it, and how it came about."""
+    """A graph of mixed precision, as `graft.compile` takes it, and how it came about; `options` are
+    those that it was measured with."""
 
     optimized: Optimized
     report: Report
+    options: CompileOptions
 
 
 def quantize(
@@ -157,8 +94,9 @@ def quantize(
     method: str = "mse",
     pixels: Pixels | None = None,
 ) -> Quantized:
-    """Quantise a graph: all that can be with "int8", what pays within the budget with "auto"."""
-    if precision not in PRECISIONS[1:]:
+    """Give the units of a graph other precisions: "int8" all that can be; "fp16", "bf16" or "auto"
+    what pays, within the budget where there is one, as "auto" always has."""
+    if precision not in CANDIDATES:
         raise UserError(f"precision={precision!r}", hint=f"known ones: {', '.join(PRECISIONS)}")
     if method not in METHODS:
         raise UserError(f"there is no method {method!r}", hint=f"there are {', '.join(METHODS)}")
@@ -167,7 +105,7 @@ def quantize(
             "precisions are chosen by measurement, on the machine that the code is for",
             hint="quantise there: `graft quantize -o FILE.onnx` writes a model for any machine",
         )
-    allowed = None if precision == INTEGER and budget is None else Budget.parse(budget)
+    allowed = None if precision != AUTO and budget is None else Budget.parse(budget)
     units = find_units(optimized.graph)
     if not units:
         raise UserError(
@@ -175,7 +113,8 @@ def quantize(
             " with constant weights"
         )
     is_random = isinstance(data, str) and data == RANDOM
-    trial = _Trial(optimized, options, units, is_random)
+    narrow, refusals = _narrow_options(options, precision)
+    trial = _Trial(optimized, options, narrow, units, precision, is_random, refusals)
     drawn = _drawn(optimized.graph) if is_random else None
     trial.calibrate(drawn or read_samples(data, optimized.graph.inputs, pixels), method)
     return trial.all_integer(allowed) if precision == INTEGER else trial.search(allowed)
@@ -187,18 +126,43 @@ def with_precision(
     precision: str,
     data: Data | None,
     budget: float | str | None,
-) -> Optimized:
-    """The graph in the precision that `graft.compile` is asked for."""
+) -> tuple[Optimized, CompileOptions]:
+    """The graph in the precision that `graft.compile` is asked for, and the options to build it
+    with: accelerators may have been asked to compute in that precision."""
     if precision == FLOAT:
         if data is not None or budget is not None:
             raise UserError("data= and budget= are for quantisation", hint="precision='auto'")
-        return optimized
-    if data is None:
+        return optimized, options
+    if data is None and (precision not in HALVES or budget is not None):
         raise UserError(
             f"precision={precision!r} needs samples to calibrate on",
             hint="data= is a folder, an iterable of arrays, or 'random', which shows times alone",
         )
-    return quantize(optimized, data, options, precision, budget).optimized
+    given = RANDOM if data is None else data
+    result = quantize(optimized, given, options, precision, budget)
+    for refusal in result.report.refusals:
+        warn_user(refusal, RegionWarning)
+    return result.optimized, result.options
+
+
+def _narrow_options(
+    options: CompileOptions, precision: str
+) -> tuple[CompileOptions, tuple[str, ...]]:
+    """The options with accelerators that compute in a precision, and which do not, in words."""
+    half = HALVES.get(precision)
+    if half is None:
+        return options, ()
+    settings = replace(options.settings, precision=half)
+    accelerators, refusals = [], []
+    for backend in options.accelerators:
+        kinds = backend.limits.computes_in
+        if half in kinds:
+            backend = backend.configured(settings)
+        else:
+            listed = ", ".join(map(str, kinds))
+            refusals.append(f"'{backend.name}' does not compute in {half}, but in {listed}")
+        accelerators.append(backend)
+    return replace(options, accelerators=tuple(accelerators)), tuple(refusals)
 
 
 def _drawn(graph: Graph) -> Iterator[Sample]:
@@ -212,8 +176,9 @@ def _drawn(graph: Graph) -> Iterator[Sample]:
 class _Candidate:
     """A choice, compiled and measured beside the float program."""
 
-    integer: frozenset[Unit]
+    precisions: Mapping[Unit, str]  # of the units that are not in float
     optimized: Optimized
+    options: CompileOptions
     quality: Quality
     seconds: float
     float_seconds: float  # in the same race
@@ -225,12 +190,15 @@ class _Candidate:
 
 @dataclass(eq=False)
 class _Trial:
-    """Quantisation of one graph in progress."""
+    """Quantisation of one graph in progress. `narrow` are the options for what is not in float."""
 
     optimized: Optimized
     options: CompileOptions
+    narrow: CompileOptions
     units: Sequence[Unit]
+    precision: str
     is_random: bool
+    refusals: tuple[str, ...] = ()
     held_out: list[Sample] = field(default_factory=list)
     probes: list[Sample] = field(default_factory=list)
 
@@ -244,7 +212,8 @@ class _Trial:
                 hint="some hundred samples of what the model will see are good data",
             )
         self._say("compiling for calibration")
-        calibration = Calibration(self.graph, self.units, self._compiled)
+        units = self.units if INTEGER in CANDIDATES[self.precision] else ()
+        calibration = Calibration(self.graph, units, self._compiled)
         for position, sample in enumerate(chain(first, given)):
             self._say("calibrating", f"sample {position + 1}")
             if position % _EVERY == 1 and len(self.held_out) < _MOST_HELD_OUT:
@@ -254,12 +223,12 @@ class _Trial:
             if len(self.probes) < _PROBES:
                 self.probes.append(sample)
         self.calibrated = calibration.samples
-        self.known: Statistics = calibration.statistics(method)
+        self.known: Statistics = replace(calibration.statistics(method), units=tuple(self.units))
 
     def all_integer(self, allowed: Budget | None) -> Quantized:
         """Every unit on integers, whatever that costs."""
         self._run_float()
-        candidate = self._candidate(frozenset(self.units))
+        candidate = self._candidate(dict.fromkeys(self.units, INTEGER))
         if allowed is not None and not candidate.quality.meets(allowed):
             raise UserError(
                 f"all in 8 bits, the relative output error is {candidate.quality.error:.3g}:"
@@ -271,34 +240,42 @@ class _Trial:
 
     def search(self, allowed: Budget | None) -> Quantized:
         """The fastest choice within the budget that holds when it is measured."""
-        assert allowed is not None
         self._run_float()
         costs, shared = self._costs(), self._shared()
-        whole = sum(one.error for one in costs if math.isfinite(one.error))
-        limit = whole if allowed.error is None else allowed.error**2
-        best, tried = self._candidate(frozenset()), set[frozenset[int]]()
+        errors = [max(o.error for o in one.values()) for one in costs]
+        whole = sum(error for error in errors if math.isfinite(error))
+        limit = whole if allowed is None or allowed.error is None else allowed.error**2
+        best, tried = self._candidate({}), set[tuple[str, ...]]()
+        if self.narrow is not self.options and self.options.accelerators:
+            # accelerators in the precision, whatever the host does
+            found = self._candidate({}, self.narrow)
+            is_better = found.quality.meets(allowed) and found.speedup >= _LEAST_SPEEDUP
+            best = found if is_better else best
         while len(tried) < _ATTEMPTS:
             choice = choose_precisions(costs, shared, limit)
-            if not tried and sum(one.error for one in costs) <= limit:
+            every = uniform(costs, shared, CANDIDATES[self.precision][0])
+            if not tried and every.changed and error_of(costs, every.precisions) <= limit:
                 # Units were timed one by one, on a machine that may be busy. Where the budget has
                 # room for all of them, all together are worth a measurement.
-                choice = all_integer(costs, shared)
-            if not choice.integer or choice.integer in tried:
+                choice = every
+            if not choice.changed or choice.precisions in tried:
                 break
-            tried.add(choice.integer)
-            self._say("measuring a choice", f"{len(choice.integer)} units on integers")
-            found = self._candidate(frozenset(self.units[n] for n in choice.integer))
+            tried.add(choice.precisions)
+            self._say("measuring a choice", f"{len(choice.changed)} units in less than float32")
+            found = self._candidate({self.units[n]: choice.precisions[n] for n in choice.changed})
             if not found.quality.meets(allowed):
                 limit = _next_limit(choice, found.quality, allowed)
-            elif found.speedup < _LEAST_SPEEDUP:  # what integers gain was overestimated
+            elif found.speedup < _LEAST_SPEEDUP:  # what narrow numbers gain was overestimated
                 costs = _corrected(costs, choice, found)
             else:
                 best = max(best, found, key=lambda one: one.speedup)
-                limit = _next_limit(choice, found.quality, allowed)
+                limit = min(_next_limit(choice, found.quality, allowed), max(limit, whole))
         reports = self._unit_reports(costs, best, allowed)
         limits = np.geomspace(max(whole, 1e-12) * 1e-4, max(whole, 1e-12) * 1.01, _FRONT)
         front = pareto_front(costs, shared, [0.0, *map(float, limits)])
-        points = tuple((one.seconds, math.sqrt(one.error)) for one in front)
+        points = tuple(
+            FrontPoint(one.seconds, math.sqrt(one.error), Counter(one.precisions)) for one in front
+        )
         done = self._finished(best, reports, allowed)
         return replace(done, report=replace(done.report, attempts=len(tried), front=points))
 
@@ -317,27 +294,30 @@ class _Trial:
     def _run_float(self) -> None:
         """Compile the float program, and keep its results on the samples set aside."""
         self._say("compiling in float")
-        self._float = self._linked(self.optimized)
+        self._float = self._linked(self.optimized, self.options)
         self._exact = [self._float(_in_order(self.graph, one)) for one in self.held_out]
 
-    def _linked(self, optimized: Optimized) -> Executable:
+    def _linked(self, optimized: Optimized, options: CompileOptions) -> Executable:
         """A graph as it would run, on whatever backends are asked for."""
-        return link_fastest(place(optimized, self.options), self.options).executable
+        return link_fastest(place(optimized, options), options).executable
 
-    def _candidate(self, integer: frozenset[Unit]) -> _Candidate:
+    def _candidate(
+        self, precisions: Mapping[Unit, str], options: CompileOptions | None = None
+    ) -> _Candidate:
         """Compile a choice and measure it; nothing but float is what it is measured against."""
         inputs = _in_order(self.graph, self.held_out[0])
-        if not integer:
+        if not precisions and options is None:
             seconds = race({"float": partial(self._float, inputs)})["float"]
-            return _Candidate(integer, self.optimized, Quality(0.0, 1.0), seconds, seconds)
-        chosen = [unit for unit in self.units if unit in integer]
-        graph = insert_quantization(self.graph, chosen, self.known)
-        optimized = replace(self.optimized, graph=graph)
-        program = self._linked(optimized)
+            exact = Quality(0.0, 1.0)
+            return _Candidate({}, self.optimized, self.options, exact, seconds, seconds)
+        graph = insert_precisions(self.graph, precisions, self.known)
+        optimized, options = replace(self.optimized, graph=graph), options or self.narrow
+        program = self._linked(optimized, options)
         quality = self._quality(program)
         runs = {"float": self._float, "mixed": program}
         times = race({name: partial(run, inputs) for name, run in runs.items()})
-        return _Candidate(integer, optimized, quality, times["mixed"], times["float"])
+        took = times["mixed"], times["float"]
+        return _Candidate(precisions, optimized, options, quality, *took)
 
     def _quality(self, program: Executable) -> Quality:
         error, same, rows = OutputError(), 0, 0
@@ -352,26 +332,34 @@ class _Trial:
         return Quality(error.relative, same / rows if rows else None)
 
     def _costs(self) -> list[UnitCosts]:
-        """Time and error of every unit."""
+        """Time and error of every unit in every precision that it may have."""
         host, inputs = self.options.host, _in_order(self.graph, self.held_out[0])
         self._say("timing units in float")
         floats = host.time_groups(self.graph, inputs)
-        self._say("timing units on integers")
-        whole = insert_quantization(self.graph, self.units, self.known)
-        integers = host.time_groups(whole, inputs)
-        self._say("compiling for sensitivity")
+        costs = [{FLOAT: UnitOption(_seconds(unit, floats))} for unit in self.units]
+        for kind in CANDIDATES[self.precision]:
+            units = units_in(self.units, kind)
+            if not units:
+                continue
+            self._say(f"timing units in {kind}")
+            whole = insert_precisions(self.graph, dict.fromkeys(units, kind), self.known)
+            times = host.time_groups(whole, inputs)
+            self._say(f"compiling for sensitivity in {kind}")
+            report = partial(self._perturbing, units)
+            given = (self.graph, self.known, self._compiled, self.probes, report, kind)
+            errors = contributions(*given)
+            for unit, own in zip(self.units, costs, strict=True):
+                if unit in errors:
+                    before, after = own[FLOAT].seconds, _seconds(unit, times)
+                    # What is not timed apart, being fused with something else, is no reason for or
+                    # against.
+                    known = after if before and after else before
+                    own[kind] = UnitOption(known, errors[unit])
+        return [*costs]
 
-        def report(position: int) -> None:
-            unit = self.units[position]
-            self.options.report(Stage("perturbing units", position + 1, len(self.units), unit.name))
-
-        errors = contributions(self.graph, self.known, self._compiled, self.probes, report)
-        times = ((_seconds(unit, floats), _seconds(unit, integers)) for unit in self.units)
-        return [
-            # What is not timed apart, being fused with something else, is no reason for or against.
-            UnitCosts(a, b, errors[unit]) if a and b else UnitCosts(0.0, 0.0, errors[unit])
-            for unit, (a, b) in zip(self.units, times, strict=True)
-        ]
+    def _perturbing(self, units: Sequence[Unit], position: int) -> None:
+        name = units[position].name
+        self.options.report(Stage("perturbing units", position + 1, len(units), name))
 
     def _shared(self) -> list[SharedValue]:
         """Values that several units read, with the time to have them as bytes and as floats."""
@@ -388,23 +376,31 @@ class _Trial:
         ]
 
     def _unit_reports(
-        self, costs: Sequence[UnitCosts], best: _Candidate, allowed: Budget
+        self, costs: Sequence[UnitCosts], best: _Candidate, allowed: Budget | None
     ) -> tuple[UnitReport, ...]:
-        limit = math.inf if allowed.error is None else allowed.error**2
+        limit = math.inf if allowed is None or allowed.error is None else allowed.error**2
         found = []
         for unit, cost in zip(self.units, costs, strict=True):
-            is_integer = unit in best.integer
-            reason = "" if is_integer else _why_float(cost, limit)
-            one = _reported(unit, INTEGER if is_integer else FLOAT, reason)
-            found.append(
-                replace(
-                    one,
-                    float_seconds=cost.float_seconds,
-                    integer_seconds=cost.integer_seconds,
-                    error=cost.error,
-                )
-            )
+            precision = best.precisions.get(unit, FLOAT)
+            reason = "" if precision != FLOAT else self._why_float(unit, cost, limit)
+            seconds = {name: one.seconds for name, one in cost.items() if one.seconds}
+            errors = {name: one.error for name, one in cost.items() if name != FLOAT}
+            one = _reported(unit, precision, reason)
+            found.append(replace(one, seconds=seconds, errors=errors))
         return tuple(found)
+
+    def _why_float(self, unit: Unit, cost: UnitCosts, limit: float) -> str:
+        """What keeps a unit in float."""
+        narrow = {name: one for name, one in cost.items() if name != FLOAT}
+        if not narrow:
+            kinds = CANDIDATES[self.precision]
+            return "; ".join(f"{kind}: {no_reason_for(unit, kind)}" for kind in kinds)
+        within = {name: one for name, one in narrow.items() if one.error <= limit}
+        if not within:
+            return "its error alone is over the budget"
+        if all(one.seconds >= cost[FLOAT].seconds for one in within.values()):
+            return f"no faster in {' or '.join(within)}"
+        return "the budget is better spent on other units"
 
     def _finished(
         self, best: _Candidate, units: tuple[UnitReport, ...], allowed: Budget | None
@@ -418,8 +414,9 @@ class _Trial:
             best.seconds,
             allowed,
             random=self.is_random,
+            refusals=self.refusals,
         )
-        return Quantized(best.optimized, report)
+        return Quantized(best.optimized, report, best.options)
 
 
 def _in_order(graph: Graph, sample: Feeds) -> list[Array]:
@@ -433,33 +430,33 @@ def _is_ranking(exact: Array, found: Array) -> bool:
 
 def _seconds(unit: Unit, costs: Mapping[str, Cost]) -> float:
     """The time of the kernels that make a unit's values."""
-    names = {node.output.name for node in unit.nodes} | {f"{unit.name}_quantized"}
+    made = {f"{unit.name}_quantized", f"{unit.name}_rounded"}
+    names = {node.output.name for node in unit.nodes} | made
     return sum(costs[name].seconds for name in names if name in costs)
 
 
 def _corrected(costs: Sequence[UnitCosts], choice: Choice, found: _Candidate) -> list[UnitCosts]:
-    """The costs with as much more time on integers, beside float, as a measured choice has had."""
-    floats = sum(one.float_seconds for one in costs)
+    """The costs with as much more time in narrow precisions, beside float, as a measured choice has
+    had."""
+    floats = sum(one[FLOAT].seconds for one in costs)
     predicted = floats / max(choice.seconds, 1e-12)
     factor = max(predicted / found.speedup, 1.05)
-    return [replace(one, integer_seconds=one.integer_seconds * factor) for one in costs]
+    return [
+        {
+            name: one if name == FLOAT else replace(one, seconds=one.seconds * factor)
+            for name, one in cost.items()
+        }
+        for cost in costs
+    ]
 
 
-def _next_limit(choice: Choice, quality: Quality, allowed: Budget) -> float:
+def _next_limit(choice: Choice, quality: Quality, allowed: Budget | None) -> float:
     """The limit on the predicted error with which the measured one would use the budget up."""
-    if allowed.error is None or not math.isfinite(quality.error):
-        return 0.0 if quality.meets(allowed) else choice.error / 2
+    if allowed is None or allowed.error is None or not math.isfinite(quality.error):
+        return math.inf if quality.meets(allowed) else choice.error / 2
     ratio = (allowed.error / max(quality.error, 1e-12)) ** 2
     return choice.error * min(ratio, 16.0) * _MARGIN
 
 
 def _reported(unit: Unit, precision: str, reason: str) -> UnitReport:
     return UnitReport(unit.name, unit.anchor.op.name, precision, reason)
-
-
-def _why_float(cost: UnitCosts, limit: float) -> str:
-    if cost.error > limit:
-        return "its error alone is over the budget"
-    if cost.integer_seconds >= cost.float_seconds:
-        return "no faster on integers"
-    return "the budget is better spent on other units"

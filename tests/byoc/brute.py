@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import combinations
 
-from graft.byoc.problem import HOST, Option, Problem, site_of, transfers
+from graft.byoc.problem import HOST, Option, Problem, is_inaccurate, site_of, transfers
 
 
 def covers(problem: Problem) -> Iterator[tuple[int, ...]]:
@@ -28,7 +28,8 @@ def covers(problem: Problem) -> Iterator[tuple[int, ...]]:
 def cheapest(problem: Problem) -> float:
     """The price of the best solution; infinite where there is none."""
     best = float("inf")
-    priced = ((_without_launches(problem, cover), cover) for cover in covers(problem))
+    accurate = (cover for cover in covers(problem) if not is_inaccurate(problem, cover))
+    priced = ((_without_launches(problem, cover), cover) for cover in accurate)
     for price, cover in sorted(priced):
         if price >= best:
             break

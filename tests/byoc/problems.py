@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from graft.byoc.problem import Flow, Option, Problem, Site
 
@@ -87,3 +88,33 @@ def _flows(draw: random.Random, readers: list[list[int]], forms: int) -> list[Fl
 def _sizes(draw: random.Random, forms: int) -> tuple[int, ...]:
     """Bytes in each form."""
     return tuple(draw.randint(0, 4) for _ in range(forms))
+
+
+def precise_problem(seed: int) -> Problem:
+    """A small problem whose sites compute in a narrower precision, too, each as another site: less
+    time, other forms of values, and errors that are limited together."""
+    plain, draw = random_problem(seed, most_nodes=6), random.Random(seed)
+    count = len(plain.sites)
+    sites = [*plain.sites]
+    options = [*plain.options]
+    for number, site in enumerate(plain.sites):
+        form = count + number if draw.random() < 0.7 else site.form
+        sites.append(replace(site, name=f"{site.name}, narrow", form=form))
+        for option in plain.options:
+            if option.site == number and draw.random() < 0.7:
+                seconds, error = option.seconds * draw.choice([0.25, 0.5, 1.5]), draw.random()
+                error = draw.choice([0.0, error, error, 10.0])
+                narrow = replace(option, site=count + number, seconds=seconds, error=error)
+                options.append(narrow)
+    flows = [_with_forms(draw, flow, 2 * count) for flow in plain.flows]
+    limit = draw.choice([0.0, draw.random(), 3 * draw.random(), 100.0])
+    return replace(
+        plain, sites=tuple(sites), options=tuple(options), flows=tuple(flows), error_limit=limit
+    )
+
+
+def _with_forms(draw: random.Random, flow: Flow, forms: int) -> Flow:
+    missing = forms - len(flow.bring)
+    bring = (*flow.bring, *(draw.randint(0, 4) / 4 for _ in range(missing)))
+    fetch = (*flow.fetch, *(draw.randint(0, 4) / 4 for _ in range(missing)))
+    return replace(flow, bring=bring, fetch=fetch, sizes=(*flow.sizes, *_sizes(draw, missing)))

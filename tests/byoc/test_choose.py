@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.byoc.brute import cheapest
-from tests.byoc.problems import random_problem
+from tests.byoc.problems import precise_problem, random_problem
 
 from graft.backends.host.backend import HostBackend
 from graft.backends.simnpu.backend import SimNpu
@@ -19,7 +19,7 @@ from graft.byoc.greedy import greedy, host_only
 from graft.byoc.memory import peaks
 from graft.byoc.place import placement_of
 from graft.byoc.price import Pricing, price_all
-from graft.byoc.problem import Flow, Option, Problem, Site, bill, site_of
+from graft.byoc.problem import Flow, Option, Problem, Site, bill, is_inaccurate, site_of
 from graft.frontends.onnx.importer import import_model
 
 UNHURRIED = 600.0  # seconds: whether a proof is found is asked here, not how fast
@@ -34,6 +34,23 @@ def test_equals_brute_force(chunk: int) -> None:
         assert found.seconds == pytest.approx(cheapest(problem)), seed
         assert found.proven, (seed, found)
         assert bill(problem, found.options, found.stages).total == pytest.approx(found.seconds)
+
+
+@pytest.mark.parametrize("chunk", range(10))
+def test_equals_brute_force_with_precisions(chunk: int) -> None:
+    """Sites are pairs of a backend and a precision; errors stay within their limit."""
+    for seed in range(chunk * COUNT // 10, (chunk + 1) * COUNT // 10):
+        problem = precise_problem(seed)
+        found = choose(problem, time_limit=UNHURRIED)
+        assert found.seconds == pytest.approx(cheapest(problem)), seed
+        assert found.proven, (seed, found)
+        assert not is_inaccurate(problem, found.options)
+
+
+def test_an_error_limit_that_nothing_meets() -> None:
+    problem = Problem((Site("host"),), 1, (Option(0, (0,), 1.0, error=2.0),), (), error_limit=1.0)
+    with pytest.raises(ValueError, match="no placement was found"):
+        choose(problem)
 
 
 def test_nothing_to_place() -> None:

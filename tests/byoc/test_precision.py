@@ -8,25 +8,31 @@ import numpy as np
 import pytest
 
 from graft.byoc.precision import (
+    FLOAT,
     SharedValue,
     UnitCosts,
+    UnitOption,
     choose_precisions,
     error_of,
     pareto_front,
     seconds_of,
+    uniform,
 )
 
-Problem = tuple[list[UnitCosts], list[SharedValue], float]
+NAMES = (FLOAT, "bf16", "int8")
 
 
-def problem(seed: int) -> Problem:
-    """Up to eight units, some of which share values."""
+def problem(seed: int) -> tuple[list[UnitCosts], list[SharedValue], float]:
+    """Up to six units in up to three precisions, some of which share values."""
     draw = np.random.default_rng(seed)
-    count = int(draw.integers(1, 9))
-    units = [
-        UnitCosts(*(1e-4 * draw.random(2)), float(draw.choice([0.0, *draw.random(3)])))
-        for _ in range(count)
-    ]
+    count = int(draw.integers(1, 7))
+    units: list[UnitCosts] = []
+    for _ in range(count):
+        errors = (0.0, *draw.random(2))
+        names = NAMES[: draw.integers(1, 4)]
+        units.append(
+            {n: UnitOption(1e-4 * draw.random(), e) for n, e in zip(names, errors, strict=False)}
+        )
     sizes = draw.integers(2, min(count, 3) + 1, draw.integers(0, 5)) if count > 1 else ()
     shared = [
         SharedValue(tuple(map(int, draw.choice(count, size, replace=False))), 2e-5 * draw.random())
@@ -36,13 +42,8 @@ def problem(seed: int) -> Problem:
 
 
 def best_by_trying(units: list[UnitCosts], shared: list[SharedValue], limit: float) -> float:
-    numbers = range(len(units))
-    subsets = itertools.chain(
-        *(itertools.combinations(numbers, size) for size in (*numbers, len(units)))
-    )
-    return min(
-        seconds_of(units, shared, subset) for subset in subsets if error_of(units, subset) <= limit
-    )
+    every = itertools.product(*units)
+    return min(seconds_of(units, shared, one) for one in every if error_of(units, one) <= limit)
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -53,6 +54,13 @@ def test_equal_to_brute_force(block: int) -> None:
         assert found.error <= limit * (1 + 1e-6)
         assert found.seconds == pytest.approx(best_by_trying(units, shared, limit), rel=1e-6)
         assert found.bound <= found.seconds * (1 + 1e-6)
+
+
+def test_one_precision_for_all_that_have_it() -> None:
+    units = [{FLOAT: UnitOption(2.0), "int8": UnitOption(1.0, 0.5)}, {FLOAT: UnitOption(1.0)}]
+    found = uniform(units, [SharedValue((0, 1), 0.25)], "int8")
+    assert found.precisions == ("int8", FLOAT)
+    assert (found.seconds, found.error, found.changed) == (2.25, 0.5, {0})
 
 
 def test_front_falls() -> None:

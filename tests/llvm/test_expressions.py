@@ -375,6 +375,22 @@ def test_dot_products_of_four_bytes(lanes: int, target: Target) -> None:
     np.testing.assert_array_equal(run(kernel, arrays | {"n": len(left)})["out0"], wanted)
 
 
+@pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("lanes", [1, 4, 7, 8, 16])
+def test_dot_products_of_two_halves(lanes: int, target: Target) -> None:
+    """As two products in float32, whichever instruction it is, subnormal numbers aside."""
+    draw = np.random.default_rng(34)
+    halves = draw.normal(size=(2, 64, 2)).astype(DType.BFLOAT16.numpy)
+    left, right = halves.view(np.float32)[..., 0]
+    addend = draw.normal(size=64).astype(np.float32)
+    formula = [lambda a, b, c: Call("dot2", (a, b, c), DType.FLOAT32)]
+    kernel = compiled(elementwise([DType.FLOAT32] * 3, formula, [DType.FLOAT32], lanes), target)
+    arrays = {"in0": left, "in1": right, "in2": addend, "out0": np.zeros_like(left)}
+    expected = halves.astype(np.float64).prod(axis=0).sum(axis=-1) + addend
+    found = run(kernel, arrays | {"n": len(left)})["out0"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("first", [0, -40, (1 << 31) - 8, (1 << 31) - 700])
 @pytest.mark.parametrize("kind", [BinaryKind.FLOOR_DIVIDE, BinaryKind.FLOOR_MODULO])
 def test_vectors_of_indices_divided(kind: BinaryKind, first: int) -> None:

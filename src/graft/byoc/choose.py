@@ -22,7 +22,15 @@ from graft.byoc.greedy import fitted
 from graft.byoc.memory import Peak, in_words, overflows, overfull
 from graft.byoc.memory_cuts import RegionCuts, StageCuts
 from graft.byoc.model import Model
-from graft.byoc.problem import HOST, Choice, Problem, bill, cycle_among, unlimited
+from graft.byoc.problem import (
+    HOST,
+    Choice,
+    Problem,
+    bill,
+    cycle_among,
+    is_inaccurate,
+    unlimited,
+)
 from graft.byoc.schedule import schedule_apart
 
 TIME_LIMIT = 10.0
@@ -199,5 +207,7 @@ def _priced(
 ) -> Choice | None:
     """The choice with its price; None where there are no stages or memory is too small."""
     if stages is None or overfull(problem, options, stages) is not None:
+        return None
+    if is_inaccurate(problem, options):
         return None
     return Choice(options, stages, bill(problem, options, stages).total)

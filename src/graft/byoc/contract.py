@@ -61,9 +61,10 @@ class Limits:
     Regions read and write tensors of `space`; bringing one there or back takes `latency` and then
     a second per `bytes_per_second`. Images (tensors of rank 4) cross the border in `layout`, and
     float32 tensors as `dtype`. Operands of float32 may be rounded to `rounding` inside regions, by
-    which results are then judged. The constants of all regions, which stay there, the values that
-    are there at once and the workspace of a region have to fit `memory_bytes`. Peak rates serve as
-    a roofline where nothing is measured or declared.
+    which results are then judged. `computes_in` is what float32 may be computed in should a user
+    ask for it, of which `configured` is told. The constants of all regions, which stay there, the
+    values that are there at once and the workspace of a region have to fit `memory_bytes`. Peak
+    rates serve as a roofline where nothing is measured or declared.
     """
 
     space: str = HOST_SPACE
@@ -74,6 +75,7 @@ class Limits:
     layout: str = "NCHW"
     dtype: DType = DType.FLOAT32  # its name will do
     rounding: DType = DType.FLOAT32
+    computes_in: tuple[DType, ...] = (DType.FLOAT32,)
     peak_flops: float | None = None
     peak_bytes_per_second: float | None = None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.base.progress import Progress, quietly
 from graft.ir.evaluate import Data
@@ -42,13 +42,15 @@ class Accuracy(Enum):
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a user asks of whoever builds a program. `threads`: how many share the work, None for
-    one per core; `machine`: whose code it is; `accuracy`: which algorithms are allowed; `report` is
-    told of the progress."""
+    one per core; `machine`: whose code it is; `accuracy`: which algorithms are allowed;
+    `precision`: what backends whose limits say so may compute float32 in; `report` is told of the
+    progress."""
 
     threads: int | None = None
     machine: str = HOST
     accuracy: Accuracy = Accuracy.DEFAULT
     report: Progress = quietly
+    precision: DType = DType.FLOAT32
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from graft.byoc.memory import Peak, overfull, region_bytes
-from graft.byoc.problem import HOST, Choice, Problem, bill, cycle_among, site_of, unlimited
+from graft.byoc.problem import (
+    HOST,
+    Choice,
+    Problem,
+    bill,
+    cycle_among,
+    is_inaccurate,
+    site_of,
+    unlimited,
+)
 from graft.byoc.schedule import schedule
 
 _MOST_REPAIRS = 50
@@ -150,5 +159,7 @@ def _staged(problem: Problem, options: tuple[int, ...], method: str) -> Choice |
 
 def _priced(
     problem: Problem, options: tuple[int, ...], stages: tuple[int, ...], method: str
-) -> Choice:
+) -> Choice | None:
+    if is_inaccurate(problem, options):
+        return None
     return Choice(options, stages, bill(problem, options, stages).total, 0.0, method)

@@ -12,6 +12,7 @@ between two nodes of a site may be *split*, which makes their regions different 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ class Model:
         self.held: dict[Space, int] = {}  # memory -> variable: the share of it that constants take
         if self.positions:
             self.cover()
+            self.stay_accurate()
             self.carry()
             self.count_launches()
             self.begin_stages()
@@ -78,6 +80,19 @@ class Model:
         """1 if an option is chosen, at whatever stage."""
         stages = self.stages[self.problem.options[option].site :: self.count]
         return plus([self.used[option, k] for k in stages if (option, k) in self.used])
+
+    def stay_accurate(self) -> None:
+        """The errors of the chosen options within the limit, in units of it."""
+        limit, errors = self.problem.error_limit, self.problem.options
+        parts: list[Linear] = []
+        for (number, _), chosen in self.used.items():
+            error = errors[number].error
+            if error > limit:
+                self.programme.zero(chosen)
+            elif error > 0.0 and math.isfinite(limit):
+                parts.append(scaled(chosen, error / limit))
+        if parts:
+            self.programme.at_least_zero(minus({CONSTANT: 1.0}, plus(parts)))
 
     def in_form(self, position: Position, form: int) -> Linear:
         """1 if the node runs where values have that form."""
@@ -116,7 +131,8 @@ class Model:
                 for p in self.positions
             ]
             most = float(sum(1 for expression in here if expression))
-            if number == HOST or not most:
+            is_free = site.launch <= 0.0 and number not in limited
+            if number == HOST or not most or is_free:
                 continue
             self.launches[number] = self.programme.variable(site.launch / self.unit, upper=most)
             self.here[number] = here

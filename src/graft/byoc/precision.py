@@ -1,35 +1,40 @@
-"""The exact choice of precisions: times and errors of units in, which of them are integer out.
+"""The exact choice of precisions: times and errors of units in, the precision of each out.
 
-Minimise the time of all units, plus what values cost that are needed both as bytes and as floats,
-subject to a limit on the sum of squared relative errors, which is how independent errors add up. As
-a mixed-integer programme, like placement: a knapsack whose items share values.
+Placement's own problem (`problem.py`) with a site per precision: minimise the time of all units,
+plus what values cost that are read in several forms, subject to a limit on the sum of squared
+relative errors, which is how independent errors add up. A value that several units read is a node
+of its own, which writes it in one form for nothing; every further form is a conversion.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from graft.byoc.milp import CONSTANT, Programme
+from graft.byoc.choose import choose
+from graft.byoc.problem import Flow, Option, Problem, Site, site_of
 
+FLOAT = "float32"
 TIME_LIMIT = 10.0  # seconds; a network has some hundreds of units, which take a fraction of one
-_UNIT = 1e-6  # of time, so that numbers are of the order of 1
 
 
 @dataclass(frozen=True, slots=True)
-class UnitCosts:
-    """What a unit takes in float and on integers, and the squared error that it adds as integer."""
+class UnitOption:
+    """A unit in one precision: its time, and the squared error that it adds to the outputs."""
 
-    float_seconds: float
-    integer_seconds: float
-    error: float
+    seconds: float
+    error: float = 0.0
+
+
+# What a unit may be, by precision; the first is what it is anyway, without an error.
+UnitCosts = Mapping[str, UnitOption]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedValue:
-    """A value that several units read: `seconds` are spent where not all of them read it in the
-    same form."""
+    """A value that several units read: `seconds` are spent on every conversion between float and
+    another form."""
 
     readers: tuple[int, ...]
     seconds: float
@@ -37,68 +42,81 @@ class SharedValue:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The integer units by number, the predicted time and squared error; no choice within the same
+    """The precision of each unit, the predicted time and squared error; no choice within the same
     limit takes less than `bound` seconds."""
 
-    integer: frozenset[int]
+    precisions: tuple[str, ...]
     seconds: float
     error: float
     bound: float
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The units by number that are not what they are anyway."""
+        return frozenset(n for n, one in enumerate(self.precisions) if one != FLOAT)
 
 
 def choose_precisions(
     units: Sequence[UnitCosts], shared: Sequence[SharedValue], limit: float
 ) -> Choice:
     """The fastest choice with a squared error of at most `limit`."""
-    programme = Programme()
-    variables = []
-    budget = {CONSTANT: 1.0}
-    for unit in units:
-        gain = unit.integer_seconds - unit.float_seconds
-        allowed = unit.error <= limit
-        variable = programme.variable(gain / _UNIT, integer=True, upper=float(allowed))
-        variables.append(variable)
-        if allowed and unit.error > 0:
-            budget[variable] = -unit.error / limit
-    programme.at_least_zero(budget)
-    for value in shared:
-        some = programme.variable()
-        both = programme.variable(value.seconds / _UNIT)
-        for reader in value.readers:
-            programme.at_least_zero({some: 1.0, variables[reader]: -1.0})
-            programme.at_least_zero({both: 1.0, some: -1.0, variables[reader]: 1.0})
-    floats = sum(unit.float_seconds for unit in units)
-    solved = programme.solve(TIME_LIMIT)
-    values = solved.values or [0.0] * len(variables)
-    integer = frozenset(n for n, variable in enumerate(variables) if values[variable] > 0.5)
-    if error_of(units, integer) > limit * (1 + 1e-6):  # beyond the solver's tolerance
-        integer = frozenset()
-    return Choice(
-        integer,
-        seconds_of(units, shared, integer),
-        error_of(units, integer),
-        floats + solved.bound * _UNIT,
-    )
+    if not units:
+        return Choice((), 0.0, 0.0, 0.0)
+    problem = problem_of(units, shared, limit)
+    solved = choose(problem, time_limit=TIME_LIMIT)
+    sites = site_of(problem, solved.options)
+    first = len(shared)
+    precisions = tuple(problem.sites[site].name for site in sites[first:])
+    known = seconds_of(units, shared, precisions), error_of(units, precisions)
+    return Choice(precisions, *known, solved.bound)
 
 
-def all_integer(units: Sequence[UnitCosts], shared: Sequence[SharedValue]) -> Choice:
-    """Every unit on integers, which says nothing of other choices."""
-    whole = frozenset(range(len(units)))
-    return Choice(whole, seconds_of(units, shared, whole), error_of(units, whole), -math.inf)
+def problem_of(units: Sequence[UnitCosts], shared: Sequence[SharedValue], limit: float) -> Problem:
+    """Shared values first, then units; a site per precision, each with a form of its own."""
+    names = list(dict.fromkeys((FLOAT, *(name for unit in units for name in unit))))
+    sites = tuple(Site(name, form=number) for number, name in enumerate(names))
+    options = []
+    for number, value in enumerate(shared):
+        read = {name for reader in value.readers for name in units[reader]}
+        options += [Option(names.index(name), (number,), 0.0) for name in names if name in read]
+    for number, unit in enumerate(units, len(shared)):
+        options += [
+            Option(names.index(name), (number,), one.seconds, error=one.error)
+            for name, one in unit.items()
+            if one.error <= limit
+        ]
+    flows = []
+    for number, value in enumerate(shared):
+        readers = tuple(len(shared) + reader for reader in value.readers)
+        price = (0.0, *(value.seconds for _ in names[1:]))
+        flows.append(Flow(number, readers, price, price))
+    count = len(shared) + len(units)
+    return Problem(sites, count, tuple(options), tuple(flows), error_limit=limit)
 
 
-def error_of(units: Sequence[UnitCosts], integer: Collection[int]) -> float:
+def uniform(units: Sequence[UnitCosts], shared: Sequence[SharedValue], precision: str) -> Choice:
+    """Every unit that can be in one precision, which says nothing of other choices."""
+    precisions = tuple(precision if precision in unit else FLOAT for unit in units)
+    known = seconds_of(units, shared, precisions), error_of(units, precisions)
+    return Choice(precisions, *known, -math.inf)
+
+
+def error_of(units: Sequence[UnitCosts], precisions: Sequence[str]) -> float:
     """The predicted squared error of a choice."""
-    return sum(units[number].error for number in integer)
+    return sum(unit[one].error for unit, one in zip(units, precisions, strict=True))
 
 
 def seconds_of(
-    units: Sequence[UnitCosts], shared: Sequence[SharedValue], integer: Collection[int]
+    units: Sequence[UnitCosts], shared: Sequence[SharedValue], precisions: Sequence[str]
 ) -> float:
-    """The predicted time of a choice."""
-    each = (u.integer_seconds if n in integer else u.float_seconds for n, u in enumerate(units))
-    mixed = (v for v in shared if 0 < sum(r in integer for r in v.readers) < len(v.readers))
-    return sum(each) + sum(value.seconds for value in mixed)
+    """The predicted time of a choice; of two narrow forms, one is made of the other by way of
+    float."""
+    total = sum(unit[one].seconds for unit, one in zip(units, precisions, strict=True))
+    for value in shared:
+        forms = {precisions[reader] for reader in value.readers}
+        if len(forms) > 1:
+            total += value.seconds * (len(forms) - (FLOAT in forms))
+    return total
 
 
 def pareto_front(

@@ -4,7 +4,9 @@ Nodes are numbers in a topological order. A *site* is a backend. An *option* cov
 one site at a price; every node is covered by exactly one chosen option. Nodes also get a *stage*
 that never decreases along an edge; all nodes of a stage are on one site and make up one *region*,
 which costs a launch. A value is made in the *form* (memory space, layout, dtype) of its site. What
-is read in another form is transferred, once per value and form, by way of the host's form.
+is read in another form is transferred, once per value and form, by way of the host's form. A
+backend that computes in several precisions is a site per precision; the squared errors that
+options add to the outputs have to stay within a limit together.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from functools import cached_property
 from graft.byoc.memory import in_words, overfull
 
 HOST = 0  # the site that every problem has first; its form is 0
+ERROR_TOLERANCE = 1e-6  # relative, of the limit on errors
 PROVEN = 1e-6  # relative gap to the bound up to which a solution counts as the cheapest
 
 
@@ -39,6 +42,7 @@ class Option:
     nodes: tuple[int, ...]
     seconds: float
     workspace: int = 0  # bytes that it needs of its site while it runs, beside values and constants
+    error: float = 0.0  # that it adds to the squared relative error of the outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class Problem:
     options: tuple[Option, ...]
     flows: tuple[Flow, ...]
     held: tuple[int, ...] = ()  # per node, bytes of its constants, for good; empty: none
+    error_limit: float = math.inf  # of the errors of chosen options together
 
     def held_by(self, nodes: Iterable[int]) -> int:
         """Bytes of the constants of some nodes, which stay in memory whichever region runs."""
@@ -190,12 +195,20 @@ def bill(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Bil
     peak = overfull(problem, options, stages)
     if peak is not None:
         raise ValueError(f"the placement needs {in_words(problem, peak)}")
+    if is_inaccurate(problem, options):
+        raise ValueError("the errors of the options are over the limit")
     return Bill(
         sum(problem.options[number].seconds for number in options),
         transfers(problem, sites),
         sum(problem.sites[sites[nodes[0]]].launch for nodes in regions.values()),
         regions,
     )
+
+
+def is_inaccurate(problem: Problem, options: Iterable[int]) -> bool:
+    """Whether the errors of the options are over the limit, the solver's tolerance aside."""
+    total = sum(problem.options[number].error for number in options)
+    return total > problem.error_limit * (1 + ERROR_TOLERANCE)
 
 
 def _regions(sites: Sequence[int], stages: Sequence[int]) -> dict[int, tuple[int, ...]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -36,9 +37,19 @@ from graft.cli.report import (
 )
 from graft.cli.terminal import print_note, spoken_warnings, status
 from graft.compiler import DEFAULT_TARGET, compile, compile_options
-from graft.precision import AUTO, DEFAULT_BUDGET, INTEGER, RANDOM, Budget, Report, quantize
+from graft.precision import RANDOM, quantize
 from graft.quantize.data import Pixels
 from graft.quantize.ranges import METHODS
+from graft.quantize.report import (
+    AUTO,
+    BRAIN,
+    DEFAULT_BUDGET,
+    FLOAT,
+    HALF,
+    INTEGER,
+    Budget,
+    Report,
+)
 from graft.runtime.artifact import SUFFIX
 from graft.runtime.regions import Policy
 from graft.stages import import_graph, optimize
@@ -78,9 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--precision",
-        choices=(AUTO, INTEGER),
+        choices=(AUTO, INTEGER, BRAIN, HALF),
         default=AUTO,
-        help=f"{AUTO}: what pays within the budget (default); {INTEGER}: every layer that can be",
+        help=f"{AUTO}: what pays within the budget (default); {INTEGER}: every layer that can be;"
+        f" {BRAIN}, {HALF}: layers that are faster in 16 bits",
     )
     add(
         "--ranges",
@@ -158,23 +170,30 @@ def _numbers(text: str) -> tuple[float, ...]:
 def _lines(options: argparse.Namespace, report: Report, seconds: float) -> Iterator[Block]:
     written = f" -> {options.output}" if options.output is not None else ""
     yield f"{options.model}{written}"
+    kinds = list(dict.fromkeys(kind for unit in report.units for kind in unit.errors))
     rows = (
         (
-            unit.name,
-            unit.op,
-            unit.precision,
-            _time(unit.float_seconds),
-            _time(unit.integer_seconds),
-            "" if unit.error is None else error_text(math.sqrt(unit.error)),
+            *(unit.name, unit.op, unit.precision, _time(unit.seconds.get(FLOAT))),
+            *(_time(unit.seconds.get(kind)) for kind in kinds),
+            *(_error(unit.errors.get(kind)) for kind in kinds),
             unit.reason,
         )
         for unit in report.units
     )
-    header = ("unit", "operator", "precision", "float", "int8", "error alone", "why")
-    yield from section("Units", table(rows, header, right=(3, 4, 5)))
+    errors = (f"{kind} error alone" for kind in kinds)
+    header = ("unit", "operator", "precision", "float", *kinds, *errors, "why")
+    numbers = tuple(range(3, 4 + 2 * len(kinds)))
+    yield from section("Units", table(rows, header, right=numbers))
     if report.front:
-        points = [(seconds_text(time), error_text(error)) for time, error in report.front]
-        titles = ("time of all units", "error")
+        points = [
+            (
+                seconds_text(point.seconds),
+                error_text(point.error),
+                ", ".join(f"{count} {kind}" for kind, count in point.counts.items()),
+            )
+            for point in report.front
+        ]
+        titles = ("time of all units", "error", "units")
         yield from section("Time against error, predicted", table(points, titles, right=(0, 1)))
     yield from section("Measured end to end", table(_summary(report)))
     yield f"quantised in {seconds_text(seconds)}"
@@ -182,7 +201,10 @@ def _lines(options: argparse.Namespace, report: Report, seconds: float) -> Itera
 
 def _summary(report: Report) -> Iterator[tuple[str, str]]:
     quality = report.quality
-    yield "integer units", f"{report.integer_units} of {len(report.units)}"
+    counts = Counter(unit.precision for unit in report.units)
+    yield "units", ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+    for refusal in report.refusals:
+        yield "refused", refusal
     yield "samples", f"{report.samples} calibrated on, {report.held_out} others measured on"
     yield "relative output error", error_text(quality.error)
     if quality.agreement is not None:
@@ -198,8 +220,11 @@ def _time(seconds: float | None) -> str:
     return "" if not seconds else seconds_text(seconds)
 
 
+def _error(squared: float | None) -> str:
+    return "" if squared is None else error_text(math.sqrt(squared))
+
+
 def _facts(options: argparse.Namespace, report: Report, seconds: float) -> dict[str, Any]:
     facts = asdict(report)
-    facts["front"] = [{"seconds": time, "error": error} for time, error in report.front]
     output = None if options.output is None else str(options.output)
     return {"model": str(options.model), "file": output, **facts, "quantize_seconds": seconds}

@@ -1,7 +1,9 @@
-"""Dot products of four bytes in each lane: unsigned ones times signed ones, added to a sum.
+"""Dot products of the narrow numbers in each lane of 32 bits, added to a sum.
 
-Exact on every machine. Where the processor has an instruction for it, it is that one; on other x86
-two products of 16-bit pairs, whose sums cannot overflow; elsewhere four products.
+Four bytes, unsigned ones times signed ones, are exact on every machine. Where the processor has an
+instruction for it, it is that one; on other x86 two products of 16-bit pairs, whose sums cannot
+overflow; elsewhere four products. Two bfloat16 are multiplied by an instruction where there is one,
+which takes subnormal numbers for zero, or as two float32.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from graft.llvm.text import Builder, Value, constant
 from graft.llvm.types import vector_type
 
 _LOW_BYTES = 0x00FF00FF
+_BRAIN_BITS = (128, 256, 512)  # vectors that have an instruction for bfloat16
 # The product of pairs, by the bits of a vector: the intrinsic and the feature that it takes.
 _PAIRS = {
     128: ("llvm.x86.sse2.pmadd.wd", "sse2"),
@@ -71,3 +74,39 @@ def _by_bytes(builder: Builder, unsigned: Value, signed: Value, addend: Value) -
         right = builder.binary("ashr", raised, top)
         addend = builder.binary("add", addend, builder.binary("mul", left, right))
     return addend
+
+
+def dot2(builder: Builder, left: Value, right: Value, addend: Value) -> Value:
+    """`addend` plus the two products of each lane, whose 32 bits are two bfloat16."""
+    bits = 32 * addend.lanes
+    if bits in _BRAIN_BITS and _has_brain_products(builder, bits):
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{bits}"
+        pairs = (_as_brain_pairs(builder, one) for one in (left, right))
+        return builder.call(name, "float", addend.lanes, addend, *pairs)
+    fused = "fma" if builder.target.has_fma else "fmuladd"
+    for half in (_lower_half, _upper_half):
+        addend = builder.elementwise(fused, half(builder, left), half(builder, right), addend)
+    return addend
+
+
+def _has_brain_products(builder: Builder, bits: int) -> bool:
+    has = builder.target.has
+    return has("avx512bf16") and (bits == 512 or has("avx512vl"))
+
+
+def _as_brain_pairs(builder: Builder, value: Value) -> Value:
+    lanes = 2 * value.lanes
+    return builder.make("bfloat", lanes, f"bitcast {value.typed} to {vector_type('bfloat', lanes)}")
+
+
+def _lower_half(builder: Builder, value: Value) -> Value:
+    """As float32, of which a bfloat16 is the upper half."""
+    bits = builder.convert("bitcast", value, "i32")
+    moved = builder.binary("shl", bits, constant(16, "i32", value.lanes))
+    return builder.convert("bitcast", moved, "float")
+
+
+def _upper_half(builder: Builder, value: Value) -> Value:
+    bits = builder.convert("bitcast", value, "i32")
+    kept = builder.binary("and", bits, constant(-0x10000, "i32", value.lanes))
+    return builder.convert("bitcast", kept, "float")

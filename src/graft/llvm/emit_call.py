@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.llvm.convert import narrow, widen
-from graft.llvm.dot import dot4
+from graft.llvm.dot import dot2, dot4
 from graft.llvm.math import KERNELS, math_call
 from graft.llvm.rounding import rounded
 from graft.llvm.text import CONTRACT, Builder, Value, constant
@@ -41,6 +41,7 @@ _FLOATS: dict[str, Callable[..., Value]] = {
     "sqrt": lambda builder, x: builder.elementwise("sqrt", x),
     "rsqrt": _inverse_root,
     "fma": fused,
+    "dot2": dot2,
     "floor": lambda builder, x: rounded(builder, "floor", x),
     "ceil": lambda builder, x: rounded(builder, "ceil", x),
     "round": lambda builder, x: rounded(builder, "roundeven", x),

@@ -77,6 +77,16 @@ def _dot4(unsigned: Any, signed: Any, addend: Any) -> Any:
     return ((left * right).sum(axis=-1) + addend).astype(np.int32)[()]
 
 
+def _dot2(left: Any, right: Any, addend: Any) -> Any:
+    """Per lane of float32, whose bits are two bfloat16, their dot product, accumulated."""
+    brain = DType.BFLOAT16.numpy
+    wide = (
+        np.asarray(one, np.float32)[..., None].view(brain).astype(np.float32)
+        for one in (left, right)
+    )
+    return (np.multiply(*wide).sum(axis=-1) + addend).astype(np.float32)[()]
+
+
 INTRINSICS: dict[str, Intrinsic] = {
     "exp": Intrinsic(1, np.exp),
     "log": Intrinsic(1, np.log),
@@ -100,6 +110,7 @@ INTRINSICS: dict[str, Intrinsic] = {
     "isnan": Intrinsic(1, np.isnan, to_bool=True),
     "isinf": Intrinsic(1, np.isinf, to_bool=True),
     "dot4": Intrinsic(3, _dot4, integers=True),
+    "dot2": Intrinsic(3, _dot2),
     "clz": Intrinsic(1, _leading_zeros, integers=True),
     "popcount": Intrinsic(1, _bit_count, integers=True),
     "reduce_add": Intrinsic(1, lambda x: np.add.reduce(x), reduces=True, integers=True),

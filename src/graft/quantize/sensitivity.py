@@ -1,7 +1,8 @@
-"""Sensitivity: how much each unit adds to the error of the outputs where it alone is integer.
+"""Sensitivity: how much each unit adds to the error of the outputs where it alone is narrow.
 
-One program is compiled that holds every unit twice, in float and on integers, and an input that
-says which of both results goes on. So a network is compiled once and run once per unit and sample.
+One program is compiled per precision. It holds every unit twice, in float and in that precision,
+and an input that says which of both results goes on. So a network is compiled once and run once per
+unit and sample.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from graft.ir.types import TensorType, tensor
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.quantize.calibrate import Compile, Feeds, Statistics
 from graft.quantize.insert import QuantizationBuilder
-from graft.quantize.units import Unit
+from graft.quantize.report import BRAIN, INTEGER
+from graft.quantize.units import Unit, units_in
 
-SWITCHES = "integer_units"  # the input: one truth value per unit
+SWITCHES = "narrow_units"  # the input: one truth value per unit
 
 
 class OutputError:
@@ -57,10 +59,11 @@ def contributions(
     compile: Compile,
     samples: Sequence[Feeds],
     report: Callable[[int], None],
+    precision: str = INTEGER,
 ) -> dict[Unit, float]:
-    """The square of the relative output error that each unit causes alone."""
-    units = known.units
-    run = compile(switched(graph, known))
+    """The square of the relative output error that each unit causes alone in a precision."""
+    units = units_in(known.units, precision)
+    run = compile(switched(graph, known, precision))
     nothing = np.zeros(len(units), bool)
     exact = [run({**feeds, SWITCHES: nothing}) for feeds in samples]
     found: dict[Unit, float] = {}
@@ -75,35 +78,42 @@ def contributions(
     return found
 
 
-def switched(graph: Graph, known: Statistics) -> Graph:
+def switched(graph: Graph, known: Statistics, precision: str = INTEGER) -> Graph:
     """The graph with both forms of each unit, and one more input that chooses between them."""
     builder = QuantizationBuilder(graph, known)
-    switches = builder.input(SWITCHES, tensor(DType.BOOL, len(known.units)))
-    last = {unit.nodes[-1]: (number, unit) for number, unit in enumerate(known.units)}
+    units = units_in(known.units, precision)
+    switches = builder.input(SWITCHES, tensor(DType.BOOL, len(units)))
+    last = {unit.nodes[-1]: (number, unit) for number, unit in enumerate(units)}
     current: dict[Value, Value] = {}  # what readers of a unit's result read
     for node in graph.nodes:
         inputs = tuple(None if v is None else current.get(v, v) for v in node.inputs)
         builder.append(node, inputs)
         if node in last:
             number, unit = last[node]
-            integer = _integer_form(builder, unit, current)
+            narrow = _narrow_form(builder, unit, current, precision)
             one = builder("strided_slice", switches, begin=(number,), end=(number + 1,), axes=(0,))
             switch = builder("squeeze", one, axes=(0,))
-            current[unit.output] = builder("where", switch, integer, unit.output)
+            current[unit.output] = builder("where", switch, narrow, unit.output)
     outputs = [current.get(value, value) for value in graph.outputs]
     return eliminate_dead_code(builder.build(*outputs, names=graph.output_names))
 
 
-def _integer_form(builder: QuantizationBuilder, unit: Unit, current: dict[Value, Value]) -> Value:
-    """A copy of the unit's nodes on quantised operands."""
+def _narrow_form(
+    builder: QuantizationBuilder, unit: Unit, current: dict[Value, Value], precision: str
+) -> Value:
+    """A copy of the unit's nodes on narrow operands."""
     ranges = builder.known.ranges
     formal: dict[Value | None, Value] = {}
     for value in (unit.data, *unit.residuals):
         source = current.get(value, value)
-        formal[value] = builder.through_bytes(source, ranges[value]) if value in ranges else source
+        if precision == INTEGER and value in ranges:
+            source = builder.through_bytes(source, ranges[value])
+        elif precision == BRAIN and isinstance(value.type, TensorType):
+            source = builder.through_brain(source)
+        formal[value] = source
     for node in unit.nodes:
         inputs = tuple(formal.get(value, value) for value in node.inputs)
-        inputs = builder.layer_inputs(unit, node, inputs)
+        inputs = builder.layer_inputs(unit, node, inputs, precision)
         copy = _copied(builder, node, inputs)
         formal[node.output] = copy
     return formal[unit.output]
@@ -111,6 +121,6 @@ def _integer_form(builder: QuantizationBuilder, unit: Unit, current: dict[Value,
 
 def _copied(builder: QuantizationBuilder, node: Node, inputs: Sequence[Value | None]) -> Value:
     assert isinstance(node.output.type, TensorType)
-    result = Value(builder.names(f"{node.output.name}_integer"), node.output.type)
+    result = Value(builder.names(f"{node.output.name}_narrow"), node.output.type)
     builder.append(replace(node, inputs=tuple(inputs), outputs=(result,)))
     return result

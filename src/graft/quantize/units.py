@@ -7,6 +7,7 @@ one that `byoc/units.py` never tears apart once it is quantised.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ import numpy as np
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
+from graft.quantize.report import BRAIN, HALF
 from graft.quantize.weights import QuantizedWeight, quantize_weight
 
 ANCHORS = ("nn.conv2d", "nn.dense")
@@ -24,6 +26,7 @@ MOVING = (
     *("nn.max_pool2d", "reshape", "transpose", "squeeze", "expand_dims", "concatenate"),
     "strided_slice",
 )
+_MANY_BYTES, _FEW_ROWS = 1 << 20, 4  # of a dense layer that is bound by memory
 _MOST_TERMS = 1 << 16  # products of a byte and an int8 that an int32 is certain to hold the sum of
 
 
@@ -78,6 +81,31 @@ def find_units(graph: Graph) -> tuple[Unit, ...]:
         bias = _bias(node, epilogue, constants)
         units.append(Unit(node, epilogue, weight, bias, tuple(dict.fromkeys(others))))
     return tuple(reversed(units))
+
+
+def units_in(units: Iterable[Unit], precision: str) -> tuple[Unit, ...]:
+    """The units that a precision may be worth it for."""
+    return tuple(unit for unit in units if not no_reason_for(unit, precision))
+
+
+def no_reason_for(unit: Unit, precision: str) -> str:
+    """Why a precision cannot make a unit faster on a processor; empty where it may."""
+    inputs = unit.weight.shape[1]
+    if precision == BRAIN and inputs % 2 and getattr(unit.anchor.attrs, "groups", 1) != 1:
+        return f"{inputs} inputs per group cannot be multiplied in pairs"
+    if precision == BRAIN and inputs % 2 and unit.anchor.op.name == "nn.dense":
+        return f"{inputs} inputs cannot be multiplied in pairs"
+    if precision == HALF and not _streams_weights(unit):
+        return "processors compute in float32, and its weights do not stream from memory"
+    return ""
+
+
+def _streams_weights(unit: Unit) -> bool:
+    """Whether a layer reads many weights for few results."""
+    shape = unit.anchor.args[0].tensor.shape or ()
+    rows = [dim if isinstance(dim, int) else math.inf for dim in shape[:-1]]
+    is_dense = unit.anchor.op.name == "nn.dense" and unit.weight.nbytes >= _MANY_BYTES
+    return is_dense and math.prod(rows) <= _FEW_ROWS
 
 
 def constants_of(graph: Graph) -> dict[Value, Array]:

@@ -121,7 +121,7 @@ _LINUX = "unknown-linux-gnu"
 # What code for this machine may rely on where the machine has it: what pays in kernels. The rest
 # (encryption, random numbers, odd extensions of one maker) would only tie files to fewer machines.
 _WORTH_HAVING = {
-    "x86_64": frozenset({*_V4, "avx512vnni", "avxvnni"}),
+    "x86_64": frozenset({*_V4, "avx512bf16", "avx512vnni", "avxvnni"}),
     "aarch64": frozenset({*_NEON, "lse"}),
 }
 

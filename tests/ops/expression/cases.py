@@ -162,6 +162,9 @@ def _windows() -> list[Case]:
         case("qnn.conv1d", i8(2, 3, 11), i8(4, 3, 3), padding=(2, 1), low=-99, high=99),
         case("qnn.conv2d", u8(2, 4, 7, 9), i8(6, 2, 3, 2), u8(), groups=2, padding=(1, 1, 0, 1)),
         case("qnn.conv3d", i8(1, 2, 4, 3, 5), i8(3, 2, 2, 2, 3), i8(1), padding=(0, 1, 1, 1, 0, 1)),
+        case("mixed.conv1d", f16(2, 3, 11), f16(4, 3, 3), padding=(2, 1)),
+        case("mixed.conv2d", f16(2, 4, 7, 9), f16(6, 2, 3, 2), groups=2, padding=(1, 1, 0, 1)),
+        case("mixed.conv3d", f16(1, 2, 4, 3, 5), f16(3, 2, 2, 2, 3), padding=(0, 1, 1, 1, 0, 1)),
         case("nn.lrn", f32(2, 5, 3, 4), size=3, alpha=0.5),
         case("nn.lrn", f16(2, 5, 4), size=4, axis=2, bias=2.0),
     ]
@@ -263,6 +266,8 @@ def _products() -> list[Case]:
         case("ml.squared_distance", f64(3, 0), f64(2, 0)),
         case("qnn.dense", u8(3, 19), i8(7, 19), u8(), high=99),
         case("qnn.dense", i8(2, 3, 0), i8(5, 0)),
+        case("mixed.dense", f16(3, 19), f16(7, 19)),
+        case("mixed.dense", f32(3, 19), f16(7, 19)),
         case("nn.batch_matmul", f32(2, 1, 5, 7), f32(3, 7, 9)),
         case("qnn.batch_matmul", u8(2, 1, 5, 7), i8(3, 7, 9), high=99),
         case("qnn.batch_matmul", i8(5, 7), u8(2, 9, 7), transpose_b=True, low=0, high=99),

@@ -33,6 +33,7 @@ _LIMITS = Limits(
     launch_seconds=10e-6,
     latency=10e-6,
     bytes_per_second=12e9,
+    computes_in=(DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16),
     peak_flops=2e14,
     peak_bytes_per_second=3e12,
 )
@@ -71,7 +72,9 @@ class Cuda(Backend):
         return driver.missing()
 
     def configured(self, settings: Settings) -> Cuda:
-        return Cuda(self.plan_options.dtype.value, settings.accuracy is Accuracy.STRICT)
+        narrow = settings.precision is not DType.FLOAT32
+        precision = settings.precision if narrow else self.plan_options.dtype
+        return Cuda(precision.value, settings.accuracy is Accuracy.STRICT)
 
     def patterns(self) -> PatternTable:
         expressed = [name for name in OPS if OPS.get(name).expression is not None]

@@ -11,9 +11,10 @@ import numpy as np
 
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
+from graft.backends.host.kernels.words import per_word, word_type
 from graft.backends.host.storage import Storage
 from graft.base.dims import Dim
-from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.dtypes import Array, dtype_of
 from graft.ir.graph import Value
 from graft.ir.op import Work
 from graft.loop.ir import Buffer, Expr, Function, Stmt, Var
@@ -124,13 +125,14 @@ class Parameters:
             )
         return self._padded[value, block]
 
-    def quads(self, value: Value, name: str) -> tuple[Storage, Buffer]:
-        """A tensor of bytes as one of four of them at a time, along the last axis of its memory."""
+    def words(self, value: Value, name: str) -> tuple[Storage, Buffer]:
+        """A tensor of narrow numbers as one of words, along the last axis of its memory."""
         outer = self.group.outer(value)
         storage = self.stores[outer]
         *leading, last = storage.extents
         assert isinstance(last, int)
-        buffer = Storage(DType.INT32, (*leading, last // 4)).buffer(name, self.extents)
+        words = Storage(word_type(outer.dtype), (*leading, last // per_word(outer.dtype)))
+        buffer = words.buffer(name, self.extents)
         self.buffers.append(buffer)
         self.arguments.append(outer)
         return storage, buffer

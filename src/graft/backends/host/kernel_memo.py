@@ -20,7 +20,7 @@ from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.kernel import Kernel, Pack, Stores
 from graft.backends.host.kernels.conv_plan import CONVOLUTIONS
-from graft.backends.host.kernels.dense import INTEGER
+from graft.backends.host.kernels.dense import INTEGER, MIXED
 from graft.backends.host.kernels.relayout import relayout
 from graft.backends.host.storage import Storage, row_major
 from graft.backends.host.templates import kernel_for, refusal
@@ -34,7 +34,7 @@ from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 # Operators whose kernels depend on the types of their constants alone, the first operand apart.
-_WEIGHTED = frozenset((*CONVOLUTIONS, "nn.dense", INTEGER, "nn.layer_norm", "nn.rms_norm"))
+_WEIGHTED = frozenset((*CONVOLUTIONS, "nn.dense", INTEGER, MIXED, "nn.layer_norm", "nn.rms_norm"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,6 +23,7 @@ from graft.base.errors import InternalError
 from graft.ir.graph import Value
 from graft.loop.ir import Buffer, Const, Expr
 from graft.ops.integer import BYTES
+from graft.ops.mixed import HALVES
 from graft.program.program import ALIGNMENT
 from graft.runtime.memory import address_of, aligned_empty
 
@@ -148,7 +149,7 @@ def shape_of(value: Value) -> tuple[Dim, ...]:
 def is_image(value: Value) -> bool:
     """Whether blocks of channels are possible at all."""
     shape = value.shape
-    if value.dtype not in (*BYTES, DType.FLOAT32) or shape is None:
+    if value.dtype not in (*BYTES, *HALVES, DType.FLOAT32) or shape is None:
         return False
     is_sized = not any(isinstance(dim, Unknown) for dim in shape)
     return is_sized and len(shape) == 4 and 0 not in shape and isinstance(shape[1], int)

@@ -6,7 +6,8 @@ import onnx
 
 from graft.backends.openvino import runtime
 from graft.base.dtypes import DType
-from graft.byoc.contract import Match
+from graft.byoc.contract import Limits, Match
+from graft.byoc.executable import Settings
 from graft.byoc.formats.onnx_model import OnnxBackend
 from graft.byoc.formats.onnx_writer import extents
 from graft.ir.graph import Node
@@ -29,6 +30,21 @@ class OpenVino(OnnxBackend):
     device = runtime.DEVICE
     dtypes = (DType.FLOAT32, DType.BOOL)
 
+    def __init__(self, precision: DType = DType.FLOAT32) -> None:
+        self._precision = precision
+
+    @property
+    def limits(self) -> Limits:  # type: ignore[override]
+        return Limits(rounding=self._precision, computes_in=runtime.computes_in())
+
+    @property
+    def options(self) -> dict[str, str]:
+        is_plain = self._precision is DType.FLOAT32
+        return {} if is_plain else {"precision": str(self._precision)}
+
+    def configured(self, settings: Settings) -> OpenVino:
+        return OpenVino(settings.precision)
+
     @property
     def version(self) -> str:  # type: ignore[override]
         return runtime.version()
@@ -40,7 +56,7 @@ class OpenVino(OnnxBackend):
         return super().supports(match) or next(filter(None, map(_mistake, match.nodes)), None)
 
     def compile_model(self, model: onnx.ModelProto) -> bytes:
-        return runtime.compile_model(model.SerializeToString())
+        return runtime.compile_model(model.SerializeToString(), self._precision)
 
     def load(self, blob: bytes, threads: int | None = None) -> runtime.Region:
         return runtime.load(blob, threads)

@@ -10,14 +10,18 @@ from importlib.metadata import version as installed
 from importlib.util import find_spec
 from typing import Any
 
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.runtime.loaders import versioned
 from graft.runtime.memory import unlocked
 
 DEVICE = "CPU"
-# Results are compared with the host's, so no silent computation in fewer bits.
-_OPTIONS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+# What OpenVINO calls a dtype as a capability and as an option.
+_PRECISIONS = {
+    DType.FLOAT32: ("FP32", "f32"),
+    DType.FLOAT16: ("FP16", "f16"),
+    DType.BFLOAT16: ("BF16", "bf16"),
+}
 
 
 def missing() -> str:
@@ -44,12 +48,31 @@ def core() -> Any:
     return openvino.Core()
 
 
-def compile_model(model: bytes) -> bytes:
-    """An ONNX model as OpenVINO's compiled form."""
-    compiled = core().compile_model(core().read_model(io.BytesIO(model)), DEVICE, _OPTIONS)
-    stream = io.BytesIO()
+@cache
+def computes_in() -> tuple[DType, ...]:
+    """What it computes in on this processor; float32 alone where it is not there to be asked."""
+    if missing():
+        return (DType.FLOAT32,)
+    known = core().get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")
+    return tuple(dtype for dtype, (capability, _) in _PRECISIONS.items() if capability in known)
+
+
+def compile_model(model: bytes, precision: DType = DType.FLOAT32) -> bytes:
+    """An ONNX model as OpenVINO's compiled form. Results are compared with the host's, so that it
+    computes in no fewer bits than it is told to."""
+    number = [*_PRECISIONS].index(precision)
+    compiled = core().compile_model(core().read_model(io.BytesIO(model)), DEVICE, _hints(number))
+    # imported models follow the hints of whoever imports them: the first byte says which
+    stream = io.BytesIO(bytes([number]))
+    stream.seek(0, io.SEEK_END)
     compiled.export_model(stream)
     return stream.getvalue()
+
+
+def _hints(number: int) -> dict[str, Any]:
+    """The options for a precision by its number."""
+    _, name = [*_PRECISIONS.values()][number]
+    return {"INFERENCE_PRECISION_HINT": name, "PERFORMANCE_HINT": "LATENCY"}
 
 
 class Region:
@@ -58,7 +81,8 @@ class Region:
 
     def __init__(self, blob: bytes, threads: int | None = None) -> None:
         allowed = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
-        self._model = core().import_model(io.BytesIO(blob), DEVICE, {**_OPTIONS, **allowed})
+        hints = {**_hints(blob[0]), **allowed}
+        self._model = core().import_model(io.BytesIO(blob[1:]), DEVICE, hints)
         self._free: list[Any] = []  # requests; a list's own operations are atomic
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:

@@ -12,6 +12,7 @@ from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.recipes import RECIPES, Call, Known, extents, recipe
 from graft.ir.op import Op
 from graft.ir.types import TensorType
+from graft.ops.mixed import HALVES
 
 _BYTES = (DType.INT8, DType.UINT8)
 
@@ -57,3 +58,14 @@ def _layer(draw: Draw, op: Op, known: Known) -> Call:
     )
     count = len(known) or draw.among((2, 3))
     return Call(types[:count], plain.attrs, {2: draw.array(byte, ())} if count > 2 else {})
+
+
+@recipe("mixed.conv1d", "mixed.conv2d", "mixed.conv3d", "mixed.dense")
+def _mixed_layer(draw: Draw, op: Op, known: Known) -> Call:
+    """The layer of that name on float32, by weights of 16 bits, on data of these or of float32."""
+    data = known[0] if known else None
+    plain = RECIPES[op.name.replace("mixed.", "nn.")](draw, op, [data] if data is not None else [])
+    shapes = [extents(type_) for type_ in plain.operands if type_ is not None]
+    half = data.dtype if data is not None and data.dtype in HALVES else draw.among(HALVES)
+    dtype = data.dtype if data is not None else draw.among((half, DType.FLOAT32))
+    return Call((TensorType(dtype, shapes[0]), TensorType(half, shapes[1])), plain.attrs, {})

@@ -186,7 +186,7 @@ class _ByteWriter(_Writer):
 
     def operands(self, left: Value, right: Value) -> tuple[Buffer, Buffer]:
         parameters = self.epilogue.parameters
-        return parameters.quads(left, "left")[1], parameters.value(right, "right")[1]
+        return parameters.words(left, "left")[1], parameters.value(right, "right")[1]
 
     def element(self, batch: Expr, row: Expr, step: Expr) -> Expr:
         return unsigned(super().element(batch, row, step), self.dtypes[0])

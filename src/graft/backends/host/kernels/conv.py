@@ -5,7 +5,7 @@ padding; weights are packed to [slab, unit, kernel rows, kernel columns, in, out
 `conv_plan.py`. The threads share the (block, row) pairs of the result; along a row, tiles of pixels
 are accumulated in registers over the whole reduction and then pass through the epilogue to memory.
 A transposed convolution does so for each of its phases, whose pixels are some columns apart.
-Bytes are multiplied four channels at a time, see `integer_weights.py`.
+Narrow numbers are multiplied a word of channels at a time, see `words.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from graft.backends.host.kernels.conv_cost import choose_convolution, conv_cost,
 from graft.backends.host.kernels.conv_plan import (
     CONVOLUTIONS,
     INTEGER,
+    MIXED,
     Channels,
     Phase,
     channels_of,
@@ -55,14 +56,13 @@ from graft.backends.host.kernels.image import (
     vector_lanes,
 )
 from graft.backends.host.kernels.integer_weights import (
-    QUAD,
-    in_quads,
     no_quads,
     starts,
     taken_off,
     zero_point_of,
 )
 from graft.backends.host.kernels.tile import Run, Tile, balanced, runs
+from graft.backends.host.kernels.words import in_words, no_halves, per_word
 from graft.backends.host.storage import Storage, covers, index
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
@@ -109,8 +109,8 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     reason = no_image(result) or (None if data.block else "the data is no blocked image")
     reason = reason or takes(anchor, shape, data.block, result.block)
     reason = reason or unfit_epilogue(group, stores, anchor)
-    if anchor.op.name == INTEGER:
-        reason = reason or _unfit_integers(group, stores, anchor)
+    if anchor.op.name in (INTEGER, MIXED):
+        reason = reason or _unfit_words(group, stores, anchor)
     if reason is not None:
         return Refusal(reason)
     if not covers(data.halo, halo(anchor, shape[2:])):
@@ -119,12 +119,15 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     return plan_of(group, views, lambda p: ConvWriter(p, anchor, weight, target).body())
 
 
-def _unfit_integers(group: Group, stores: Stores, anchor: Node) -> str | None:
-    """Why the bytes of a convolution cannot be taken four at a time, if they cannot."""
+def _unfit_words(group: Group, stores: Stores, anchor: Node) -> str | None:
+    """Why the narrow data of a convolution cannot be taken a word at a time, if they cannot."""
     data, result = stores[group.outer(anchor.args[0])], stores[group.output]
     shape = group.constants[anchor.args[1]].array.shape
     channels = channels_of(shape, anchor.attrs.groups, data.block, result.block)
-    reason = no_quads(group, anchor, channels.unit if channels else 0)
+    unit = channels.unit if channels else 0
+    if anchor.op.name == MIXED:
+        return no_halves(group, anchor, unit)
+    reason = no_quads(group, anchor, unit)
     if reason is None and any(data.halo) and data.fill != zero_point_of(group, anchor):
         return "the halo of the data is not of its zero point"
     return reason
@@ -135,7 +138,9 @@ class ConvWriter(ImageWriter):
 
     def __init__(self, parameters: Parameters, anchor: Node, weight: Array, target: Target) -> None:
         self.dtype = anchor.output.dtype
-        self.together = QUAD if self.dtype is DType.INT32 else 1  # channels of an element
+        is_narrow = anchor.op.name in (INTEGER, MIXED)
+        # channels of an element
+        self.together = per_word(anchor.args[0].dtype) if is_narrow else 1
         self.anchor = anchor
         self.skips_rows = skips_rows(anchor, weight.shape[2:])
         self.asks_before_stores = target.machine.asks_before_stores
@@ -166,7 +171,8 @@ class ConvWriter(ImageWriter):
     def packed(self, parameters: Parameters, anchor: Node, channels: Channels) -> Buffer:
         """The weights; where sums do not start from zero, what they start from goes before."""
         block, together = self.result.block, self.together
-        less = taken_off(parameters.group, anchor, self.data.dtype) if together > 1 else 0
+        is_integer = self.dtype is DType.INT32
+        less = taken_off(parameters.group, anchor, self.data.dtype) if is_integer else 0
         if less:
             self.begin = parameters.packed(
                 anchor.args[1],
@@ -178,7 +184,7 @@ class ConvWriter(ImageWriter):
 
         def pack(array: Array) -> Array:
             packed = pack_weights(ordinary_weights(anchor, array), channels, block)
-            return in_quads(packed, axis=4) if together > 1 else packed
+            return in_words(packed, axis=4) if together > 1 else packed
 
         return parameters.packed(anchor.args[1], pack, "weights")
 
@@ -258,7 +264,7 @@ class ConvWriter(ImageWriter):
         value = self.anchor.args[0]
         if self.goes_on:
             return parameters.viewed(value, "data", self.data)
-        return (parameters.value if self.together == 1 else parameters.quads)(value, "data")[1]
+        return (parameters.value if self.together == 1 else parameters.words)(value, "data")[1]
 
     def body(self) -> Stmt:
         """All results; a job is some rows of each phase of one slab, or a segment of them."""
@@ -329,7 +335,9 @@ class ConvWriter(ImageWriter):
             before: Expr = Const(0)
             loops: list[Stmt] = []
             for run in runs(self.parameters.extent(across.count), self.schedule.columns):
-                tile = Tile(count * run.size, vectors, self.lanes, self.fresh(""), self.dtype)
+                shape = (count * run.size, vectors, self.lanes)
+                is_paired = self.data.dtype is DType.BFLOAT16
+                tile = Tile(*shape, self.fresh(""), self.dtype, is_paired)
                 tiles = ConvTiles(self, down, across, part, line, count, tile, before)
                 loops.append(tiles.loop(run))
                 before = plus(before, run.count)

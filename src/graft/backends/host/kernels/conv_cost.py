@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from graft.backends.host.cost import group_flops, typical_shape
 from graft.backends.host.group import Group, Winograd
-from graft.backends.host.kernels.conv_plan import INTEGER, computed_rows, halo, unfit_extents
+from graft.backends.host.kernels.conv_plan import INTEGER, MIXED, computed_rows, halo, unfit_extents
 from graft.backends.host.kernels.conv_schedule import ConvExtents, conv_cycles
-from graft.backends.host.kernels.integer_weights import QUAD
 from graft.backends.host.kernels.winograd_matrices import STRIDES, TILES, tiles_along, transforms
 from graft.backends.host.kernels.winograd_matrices import halo as tiled_halo
 from graft.backends.host.kernels.winograd_schedule import (
@@ -22,6 +21,7 @@ from graft.backends.host.kernels.winograd_schedule import (
     default_schedule,
     winograd_cycles,
 )
+from graft.backends.host.kernels.words import per_word
 from graft.backends.host.storage import BLOCKS, Halo, blocks_for, channel_count, is_image
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
@@ -53,7 +53,8 @@ def conv_cost(group: Group, block: int, target: Target) -> float:
     channels = channel_count(group.node.output)
     padded = -(-channels // block) * block / channels
     rate = machine.with_vectors(32 * lanes).vector_fmas * lanes * 2 * _EFFICIENCY
-    speedup = QUAD if group.anchors[-1].op.name == INTEGER else 1
+    anchor = group.anchors[-1]
+    speedup = per_word(anchor.args[0].dtype) if anchor.op.name in (INTEGER, MIXED) else 1
     return machine.meeting_cycles + group_flops(group) * padded / (rate * speedup)
 
 

@@ -23,8 +23,8 @@ from graft.base.dtypes import Array
 from graft.ir.graph import Node, Value
 
 TRANSPOSED = "nn.conv2d_transpose"
-INTEGER = "qnn.conv2d"
-CONVOLUTIONS = ("nn.conv2d", TRANSPOSED, INTEGER)
+INTEGER, MIXED = "qnn.conv2d", "mixed.conv2d"
+CONVOLUTIONS = ("nn.conv2d", TRANSPOSED, INTEGER, MIXED)
 
 # Zeros between narrow groups may multiply the work by this much, not more.
 MOST_WASTE = 4

@@ -16,6 +16,7 @@ from graft.backends.host.kernels.conv_plan import Phase
 from graft.backends.host.kernels.image import operands
 from graft.backends.host.kernels.integer_weights import unsigned
 from graft.backends.host.kernels.tile import Run, Tile
+from graft.backends.host.kernels.words import widened
 from graft.base.dtypes import DType
 from graft.ir.graph import Value
 from graft.loop.ir import (
@@ -138,13 +139,13 @@ class ConvTiles:
             row, column = self.pixel(number)
             at = plus(first_row, row * down.stride), plus(first, column * across.stride)
             found = Load(writer.source, (writer.batch, block, *at, plus(lane, channel)))
-            return unsigned(found, writer.data.dtype)
+            return unsigned(widened(found), writer.data.dtype)
 
         def weights(vector: int) -> Expr:
             lanes = Ramp(Const(vector * tile.lanes), 1, tile.lanes)
             line = plus(times(ky, down.element_step), down.element)
             place = plus(times(kx, across.element_step), across.element)
-            return Load(writer.weights, (slab, unit, line, place, channel, lanes))
+            return widened(Load(writer.weights, (slab, unit, line, place, channel, lanes)))
 
         body: Stmt = tile.step(element, weights)
         body = For(channel, Const(0), Const(together), body)

@@ -3,7 +3,7 @@
 The weights are packed to [units / width, inputs, width], padded with zeros, so that a tile's
 vectors of units are contiguous at each step. With few rows the layer is bound by memory and each
 thread streams its share of the weights once. With many, Strassen's algorithm may be chosen.
-Bytes are multiplied four inputs at a time, see `integer_weights.py`.
+Narrow numbers are multiplied a word at a time, see `words.py` and `integer_weights.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.integer_weights import (
-    QUAD,
-    in_quads,
     no_quads,
     starts,
     taken_off,
@@ -35,13 +33,14 @@ from graft.backends.host.kernels.product import (
 from graft.backends.host.kernels.strassen import StrassenProduct, chunk_depth, pack_quarters
 from graft.backends.host.kernels.strassen import default_schedule as strassen_schedule
 from graft.backends.host.kernels.views import total, unflattened
+from graft.backends.host.kernels.words import in_words, no_halves, per_word, widened
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import Array, DType
 from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Load, Ramp, Stmt
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-INTEGER = "qnn.dense"
+INTEGER, MIXED = "qnn.dense", "mixed.dense"
 
 
 def choose_product(group: Group, target: Target) -> Strassen | Refusal:
@@ -60,7 +59,7 @@ def choose_product(group: Group, target: Target) -> Strassen | Refusal:
 
 
 @kernel_template(
-    ("nn.dense", INTEGER),
+    ("nn.dense", INTEGER, MIXED),
     Layout.ROW_MAJOR,
     dtypes=FLOATS | {DType.INT32},
     constants=(1,),
@@ -71,12 +70,15 @@ def dense(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A dense layer with constant weights and whatever follows it."""
     anchor = group.sole_anchor
     weight = group.constants[anchor.args[1]].array
-    if anchor.output.dtype is DType.INT32:
-        wide = "the data is int32, not of float32, float64 or bytes"
-        is_bytes = anchor.op.name == INTEGER
-        reason = no_quads(group, anchor, weight.shape[1]) if is_bytes else wide
-        if reason is not None:
-            return Refusal(reason)
+    if anchor.op.name == INTEGER:
+        reason = no_quads(group, anchor, weight.shape[1])
+    elif anchor.op.name == MIXED:
+        reason = no_halves(group, anchor, weight.shape[1])
+    else:
+        is_integer = anchor.output.dtype is DType.INT32
+        reason = "the data is int32, not of float32, float64 or bytes" if is_integer else None
+    if reason is not None:
+        return Refusal(reason)
     epilogue = epilogue_of(group, stores, anchor, {anchor.args[0]: weight.shape[1]})
     return epilogue if isinstance(epilogue, Refusal) else partial(_kernel, epilogue, weight, target)
 
@@ -101,28 +103,30 @@ class _Writer:
         self.parameters = epilogue.parameters
         self.leading = epilogue.leading
         self.dtype = epilogue.anchor.output.dtype
-        self.is_integer = self.dtype is DType.INT32
-        read = self.parameters.quads if self.is_integer else self.parameters.value
-        self.data, self.source = read(epilogue.anchor.args[0], "data")
+        data = epilogue.anchor.args[0]
+        is_narrow = epilogue.anchor.op.name in (INTEGER, MIXED)
+        self.together = per_word(data.dtype) if is_narrow else 1  # inputs of an element
+        read = self.parameters.words if self.together > 1 else self.parameters.value
+        self.data, self.source = read(data, "data")
         self.begin: Buffer | None = None
 
     def plain(self, weight: Array) -> Kernel:
         units, inputs = weight.shape
         schedule = self.schedule
-        width, is_integer = schedule.width, self.is_integer
+        width, together = schedule.width, self.together
 
         def pack(array: Array) -> Array:
             packed = pack_units(array, width)
-            return in_quads(packed, axis=1) if is_integer else packed
+            return in_words(packed, axis=1) if together > 1 else packed
 
-        if is_integer:
-            inputs //= QUAD
+        inputs //= together
+        if self.dtype is DType.INT32:
             self.begin = self.beginning()
         packed = self.parameters.packed(self.epilogue.anchor.args[1], pack, "weights")
 
         def weights(_batch: Expr, block: Expr, step: Expr, vector: int) -> Expr:
             lanes = Ramp(Const(vector * schedule.lanes), 1, schedule.lanes)
-            return Load(packed, (block, step, lanes))
+            return widened(Load(packed, (block, step, lanes)))
 
         def element(_batch: Expr, row: Expr, step: Expr) -> Expr:
             return self.element(row, step)
@@ -130,7 +134,8 @@ class _Writer:
         one: Expr = Const(1)
         rows = reduce(times, self.leading, one)
         shape = (Const(1), rows, Const(units), Const(inputs))
-        product = Product(*shape, self.dtype, schedule, element, weights, self.finish)
+        parts = (*shape, self.dtype, schedule, element, weights, self.finish)
+        product = Product(*parts, is_paired=self.data.dtype is DType.BFLOAT16)
         return self.parameters.kernel(product.body())
 
     def beginning(self) -> Buffer | None:
@@ -166,7 +171,7 @@ class _Writer:
         return (*unflattened(row, self.leading), last)
 
     def element(self, row: Expr, step: Expr) -> Expr:
-        return unsigned(Load(self.source, self.at(row, step)), self.data.dtype)
+        return unsigned(widened(Load(self.source, self.at(row, step))), self.data.dtype)
 
     def finish(self, output: OutputVector, sums: Expr) -> Stmt:
         if self.begin is not None:

@@ -47,12 +47,13 @@ from graft.loop.ir import (
 )
 from graft.loop.traverse import map_expr, map_stmt, walk_all
 from graft.ops.integer import BYTES
+from graft.ops.mixed import HALVES
 from graft.ops.pointwise import SCALAR_DTYPES
 from graft.target.target import Target
 
 # What an image may be of, and what may be computed with on the way to it.
-_IMAGES = SCALAR_DTYPES.union(BYTES)
-_READABLE = _IMAGES | {DType.BOOL, DType.INT32}
+_IMAGES = SCALAR_DTYPES.union(BYTES, HALVES)
+_COMPUTED = SCALAR_DTYPES.union(BYTES, {DType.BOOL, DType.INT32})
 
 
 def vector_lanes(target: Target, dtype: DType, block: int) -> int:
@@ -131,7 +132,8 @@ def not_pointwise(nodes: Sequence[Node], rank: int = 4) -> str | None:
     for node in nodes:
         if node.op.scalar is None:
             return f"{node.op.name} has no formula"
-        if any(value.dtype not in _READABLE for value in (*node.args, node.output)):
+        allowed = _COMPUTED.union(HALVES) if node.op.name == "cast" else _COMPUTED
+        if any(value.dtype not in allowed for value in (*node.args, node.output)):
             return f"{node.op.name} is not on float32, float64 or small integers"
         if node.op.name == "nn.bias_add" and len(shape_of(node.output)) != rank:
             return "the bias runs along an axis of something else than the result"

@@ -10,12 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from graft.backends.host.group import Group
+from graft.backends.host.kernels.words import per_word
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 from graft.loop.build import Term, binary
 from graft.loop.ir import BinaryKind, Expr
 
-QUAD = 4
+QUAD = per_word(DType.INT8)
 _HALF = 128
 # The highest bits of four bytes.
 _SIGNS = -0x7F7F7F80
@@ -49,14 +50,6 @@ def starts(weight: Array, less: int) -> Array:
     sums = weight.reshape(weight.shape[0], -1).astype(np.int64).sum(axis=1)
     first: Array = (-less * sums).astype(np.int32)
     return first
-
-
-def in_quads(packed: Array, axis: int) -> Array:
-    """[..., inputs, ..., outputs] of int8 as [..., inputs / 4, ..., outputs] of four bytes each."""
-    shape = list(packed.shape)
-    shape[axis : axis + 1] = [shape[axis] // QUAD, QUAD]
-    moved = np.moveaxis(packed.reshape(shape), axis + 1, -1)
-    return np.ascontiguousarray(moved).view(np.int32)[..., 0]
 
 
 def unsigned(element: Expr, data: DType) -> Expr:

@@ -128,6 +128,7 @@ class Product:
     finish: Callable[[OutputVector, Expr], Stmt]  # what to do with a vector of sums
     # batch, block -> what has to happen once before the tiles of a block
     prepare: Callable[[Expr, Expr], Stmt] | None = None
+    is_paired: bool = False  # whether elements are pairs of bfloat16
 
     @property
     def blocks(self) -> Expr:
@@ -161,7 +162,7 @@ class Product:
     def tile(self, batch: Expr, block: Expr, row: Expr, size: int) -> Stmt:
         """One register tile from a row on."""
         schedule = self.schedule
-        tile = Tile(size, schedule.vectors, schedule.lanes, f"_{size}", self.dtype)
+        tile = Tile(size, schedule.vectors, schedule.lanes, f"_{size}", self.dtype, self.is_paired)
         step, start = Var(f"step_{size}"), Var(f"row_{size}")
         sums = tile.step(
             lambda pixel: self.element(batch, plus(start, pixel), step),

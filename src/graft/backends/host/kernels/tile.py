@@ -3,7 +3,8 @@
 Convolutions, matrix products and the inner product of Winograd's algorithm are made of a tile: some
 pixels (or rows) times some vectors of channels. For each step of the reduction, one vector of
 weights per vector of the tile is loaded, and one element per pixel is broadcast and multiplied in.
-Where the sums are int32, an element is four bytes, and so is each lane of the weights.
+Where narrow numbers are multiplied, an element is a word of them, and so is each lane of the
+weights.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from graft.backends.host.coordinates import modulo, over, plus, times
+from graft.backends.host.kernels.words import product_of
 from graft.backends.host.storage import index
 from graft.base.dtypes import DType
 from graft.loop.build import constant
@@ -49,6 +51,7 @@ class Tile:
     lanes: int
     tag: str
     dtype: DType = DType.FLOAT32
+    is_paired: bool = False  # whether elements are pairs of bfloat16
 
     @property
     def accumulators(self) -> Buffer:
@@ -81,7 +84,7 @@ class Tile:
     def step(self, element: Callable[[int], Expr], weights: Callable[[int], Expr]) -> Stmt:
         """One step of the reduction: an element per pixel times a vector of weights per vector."""
         names = [Var(f"w{v}{self.tag}", self.dtype, self.lanes) for v in range(self.vectors)]
-        multiply = "dot4" if self.dtype is DType.INT32 else "fma"
+        multiply = product_of(self.dtype, self.is_paired)
         statements = []
         for pixel in range(self.pixels):
             name = Var(f"x{pixel}{self.tag}", self.dtype, self.lanes)

@@ -21,6 +21,7 @@ from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
 from graft.ir.literal import Literal
 from graft.loop.ir import Const, Expr, For, Let, LoopKind, Stmt, Var
+from graft.ops.mixed import HALVES
 from graft.rewrite.rule import Refusal
 
 Extents = tuple[Dim, ...]
@@ -130,6 +131,7 @@ def not_pointwise(nodes: Sequence[Node]) -> Refusal | None:
         dtypes = {value.dtype for value in (*node.args, *node.outputs)}
         allowed = _EXACT if name in _ON_INTEGERS else _FLOATS
         wrong = dtypes - set(allowed) - ({DType.BOOL} if name in _CHOOSING else set())
+        wrong -= set(HALVES) if name == "cast" else set()
         if wrong:
             listed = ", ".join(sorted(str(dtype) for dtype in wrong))
             return Refusal(f"{name} on {listed}", node)

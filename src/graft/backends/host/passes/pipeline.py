@@ -17,6 +17,7 @@ from graft.backends.host.passes.recognize_layouts import recognize_layouts
 from graft.backends.host.passes.sink_reshapes import sink_reshapes
 from graft.backends.host.passes.split_recurrent import split_recurrent
 from graft.backends.host.passes.strength_reduction import strength_reduction
+from graft.backends.host.passes.use_halves import use_halves
 from graft.backends.host.passes.use_integers import use_integers
 from graft.backends.host.passes.widen_convolutions import widen_convolutions
 from graft.ir.attrs import symbols_in_attrs
@@ -29,7 +30,9 @@ from graft.target.target import Target
 def host_passes(target: Target) -> tuple[Pass, ...]:
     """The passes for a machine."""
     split = update_wrapper(partial(split_recurrent, target=target), split_recurrent)
-    early = (split, use_integers, strength_reduction, widen_convolutions, normalize_images)
+    halves = update_wrapper(partial(use_halves, target=target), use_halves)
+    narrow = (use_integers, halves)
+    early = (split, *narrow, strength_reduction, widen_convolutions, normalize_images)
     placed = (sink_reshapes, recognize_layouts)
     fuse = partial(group_fusion, has_kernel=RowKernels(target))
     chains = update_wrapper(partial(fuse_chains, target=target), fuse_chains)

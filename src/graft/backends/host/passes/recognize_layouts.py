@@ -22,7 +22,10 @@ RULES = RuleSet("recognize_layouts")
 _TO_NHWC, _TO_NCHW, _SWAP = (0, 2, 3, 1), (0, 3, 1, 2), (0, 2, 1)
 
 # What works on images in blocks of channels.
-_OF_IMAGES = ("nn.conv2d", "nn.conv2d_transpose", "qnn.conv2d", "nn.max_pool2d", "nn.avg_pool2d")
+_OF_IMAGES = (
+    *("nn.conv2d", "nn.conv2d_transpose", "qnn.conv2d", "mixed.conv2d"),
+    *("nn.max_pool2d", "nn.avg_pool2d"),
+)
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 # Pointwise nodes between an image and what makes or reads it that are looked through.
 _FAR = 6

@@ -44,6 +44,7 @@ from graft.loop.ir import (
 )
 from graft.loop.traverse import block
 from graft.ops.integer import BYTES
+from graft.ops.mixed import HALVES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -188,7 +189,7 @@ def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
     source = anchor.args[0]
     if anchor.output.dtype is not result.dtype:
         return "the result has another dtype than what is pooled"
-    if result.dtype in BYTES and anchor.op.name != "nn.max_pool2d":
+    if result.dtype in (*BYTES, *HALVES) and anchor.op.name != "nn.max_pool2d":
         return f"a mean of {result.dtype}"
     before = group.leading_to(source)
     read = operands(before, ()) if before else [source]

@@ -1,0 +1,118 @@
+"""What quantisation is asked for and what came of it, in numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from graft.base.dtypes import DType
+from graft.base.errors import UserError
+
+FLOAT, HALF, BRAIN, INTEGER, AUTO = "float32", "fp16", "bf16", "int8", "auto"
+PRECISIONS = (FLOAT, HALF, BRAIN, INTEGER, AUTO)
+# Precisions that only round: they need no samples to calibrate on.
+HALVES: Mapping[str, DType] = {HALF: DType.FLOAT16, BRAIN: DType.BFLOAT16}
+DEFAULT_BUDGET = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be lost: a relative error of the outputs, or a share of samples whose largest output
+    has to stay the same."""
+
+    error: float | None = None
+    agreement: float | None = None
+
+    @staticmethod
+    def parse(given: float | str | Budget | None) -> Budget:
+        """0.01, "1%" or "top1=0.99"."""
+        if isinstance(given, Budget):
+            return given
+        text = str(DEFAULT_BUDGET if given is None else given).strip()
+        kind, _, amount = text.rpartition("=")
+        try:
+            value = float(amount.removesuffix("%")) / (100 if amount.endswith("%") else 1)
+        except ValueError:
+            value = math.nan
+        if kind not in ("", "top1") or not 0 < value <= 1:
+            raise UserError(
+                f"the budget {text!r} is no share of 1",
+                hint='0.01 (or "1%") of relative output error, or "top1=0.99" of agreement',
+            )
+        return Budget(agreement=value) if kind else Budget(error=value)
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"relative output error {self.error:.3g}"
+        return f"top-1 agreement {self.agreement:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How results on samples that were not calibrated on compare with the float program's.
+
+    `agreement` is the share of rows whose largest element is the same; None without such rows."""
+
+    error: float
+    agreement: float | None = None
+
+    def meets(self, budget: Budget | None) -> bool:
+        if budget is None:
+            return math.isfinite(self.error)
+        if budget.error is not None:
+            return self.error <= budget.error
+        assert budget.agreement is not None
+        return self.agreement is not None and self.agreement >= budget.agreement
+
+
+@dataclass(frozen=True, slots=True)
+class UnitReport:
+    """What a unit became, and why; by precision, the seconds that it takes and the squared error
+    that it adds, as far as these were measured."""
+
+    name: str
+    op: str
+    precision: str
+    reason: str
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A choice that no other is better than in both predicted time and error."""
+
+    seconds: float  # of all units
+    error: float
+    counts: Mapping[str, int]  # units by precision
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of quantisation in numbers."""
+
+    units: tuple[UnitReport, ...]
+    samples: int
+    held_out: int
+    quality: Quality
+    float_seconds: float
+    seconds: float  # of the result; that of float where nothing changed
+    budget: Budget | None = None
+    attempts: int = 0
+    front: tuple[FrontPoint, ...] = ()
+    random: bool = False
+    refusals: tuple[str, ...] = ()  # targets that do not compute in what was asked for, and why
+
+    def count(self, precision: str) -> int:
+        """How many units have a precision."""
+        return sum(unit.precision == precision for unit in self.units)
+
+    @property
+    def integer_units(self) -> int:
+        return self.count(INTEGER)
+
+    @property
+    def narrow_units(self) -> int:
+        """How many units are not in float32."""
+        return len(self.units) - self.count(FLOAT)
