@@ -37,8 +37,8 @@ def insert_precisions(graph: Graph, precisions: Mapping[Unit, str], known: Stati
         kind: [unit for unit, own in precisions.items() if own == kind] for kind in (INTEGER, BRAIN)
     }
     as_bytes = quantized_values(graph, chosen[INTEGER])
-    as_brain = {value for unit in chosen[BRAIN] for value in (unit.data,)}
-    owner = {node: unit for unit in known.units for node in unit.nodes}
+    as_brain = {unit.data for unit in chosen[BRAIN]}
+    owner = {node: unit for unit in (*known.units, *precisions) for node in unit.nodes}
     for value in graph.inputs:
         inserter.store(value, value in as_bytes, value in as_brain)
     for node in graph.nodes:

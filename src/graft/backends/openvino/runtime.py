@@ -81,8 +81,9 @@ class Region:
 
     def __init__(self, blob: bytes, threads: int | None = None) -> None:
         allowed = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+        library = core()
         hints = {**_hints(blob[0]), **allowed}
-        self._model = core().import_model(io.BytesIO(blob[1:]), DEVICE, hints)
+        self._model = library.import_model(io.BytesIO(blob[1:]), DEVICE, hints)
         self._free: list[Any] = []  # requests; a list's own operations are atomic
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
