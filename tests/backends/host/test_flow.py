@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from tests.backends.host.flows import check_flow
 
 import graft
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, UserError
+from graft.ir.builder import Builder
+from graft.ir.types import tensor
 from graft.module import Module
 from graft.program.instructions import Evaluate, Segment
 from graft.runtime import executor
 from graft.runtime.frames import Frame
+from graft.runtime.memory import address_of
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
 
@@ -318,3 +322,23 @@ def test_what_grows_without_bound_is_refused(
             module.run(None, {"x": numbers(1000)})
         assert error.value.location is not None
         assert error.value.location.node.startswith("grow")
+
+
+def test_constants_beside_a_loop_are_contiguous_and_aligned() -> None:
+    """What a transposed constant folds to is an output; bodies capture constants as they are."""
+    odd = np.zeros(17 * 4 + 4, np.uint8)[4:].view(np.float32)  # aligned to no more than an element
+    build = Builder()
+    x, count = build.input("x", tensor("float32", 17)), build.input("n", tensor("int64"))
+    shift = build.constant(odd)
+    turned = build.constant(np.arange(6, dtype=np.float32).reshape(2, 3).T)
+    inner = Builder()
+    inner.input("i", tensor("int64"))
+    proceed = inner.input("proceed", tensor("bool"))
+    value, captured = (inner.input(name, tensor("float32", 17)) for name in ("value", "captured"))
+    body = inner.build(proceed, inner("add", value, captured))
+    (result,) = build.call("loop", count, None, x, shift, body=body, carried=1)
+    graph = build.build(result, turned)
+    literals = [literal.array for literal in graph.constants.values()]
+    assert not all(array.flags.c_contiguous for array in literals)
+    assert any(address_of(array) % 64 for array in literals)
+    check_flow(graph, [numbers(17), np.array(3, np.int64)])

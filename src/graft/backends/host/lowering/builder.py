@@ -9,7 +9,7 @@ with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,12 +50,15 @@ from graft.program.instructions import (
     Loop,
     RegionCall,
     Scan,
+    Segment,
     SizeFunction,
     Slice,
+    walk,
 )
 from graft.program.lookup import Table
-from graft.program.program import Program, Target
+from graft.program.program import ALIGNMENT, Program, Target
 from graft.runtime.evaluated import Evaluator, Supplied
+from graft.runtime.memory import ready
 from graft.runtime.spaces import Runner
 from graft.target.roofline import cache_roofline
 
@@ -138,7 +141,7 @@ class _ProgramBuilder:
         self.built.program = Program(
             Target(target.triple, target.features, (core.flops, core.bytes)),
             tuple(self.values.values),
-            tuple(self.values.constants),
+            tuple(self._kernel_constants(body)),
             body,
             output_names,
             tuple(self._objects),
@@ -146,6 +149,15 @@ class _ProgramBuilder:
             threads,
         )
         return self.built
+
+    def _kernel_constants(self, body: Block) -> Iterator[tuple[int, Array]]:
+        """The constants, contiguous, and aligned where kernels read them: those that blocks capture
+        are as the model has them."""
+        calls = (call for one in walk(body) if isinstance(one, Segment) for call in one.calls)
+        aligned = {buffer for call in calls for buffer in call.buffers if isinstance(buffer, int)}
+        for number, array in self.values.constants:
+            alignment = ALIGNMENT if number in aligned else 1
+            yield number, array if array.dtype.hasobject else ready(array, alignment)
 
     def whole(
         self,
