@@ -5,8 +5,9 @@
     python -m benchmarks.fuzzing --damage models --models 10000 [--corpus FOLDER]
 
 Every seed is one model. With `--damage`, it is a damaged file: a model, of the generator's or of a
-folder's, or the artifact that one is compiled to. What came of each goes into a log, and a run goes
-on where the log ends. Ends with an error if a model was found on which Graft is wrong.
+folder's, the artifact that one is compiled to, or one whose program says something else and whose
+checksums are right. What came of each goes into a log, and a run goes on where the log ends. Ends
+with an error if a model was found on which Graft is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import IO
 
 from benchmarks.fuzzing.campaign import run, stages, tried, work
 from benchmarks.fuzzing.generate import generate
-from benchmarks.fuzzing.mutants import ARTIFACTS, MODELS, limit_memory, tried_mutant
+from benchmarks.fuzzing.mutants import ARTIFACTS, MODELS, PROGRAMS, limit_memory, tried_mutant
 from benchmarks.fuzzing.report import Record, case_text, summary
 
 
@@ -29,7 +30,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="when to stop")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--log", type=Path, help="what is done; by default in build/")
-    parser.add_argument("--damage", choices=(MODELS, ARTIFACTS), help="try damaged files")
+    parser.add_argument("--damage", choices=(MODELS, ARTIFACTS, PROGRAMS), help="try damaged files")
     parser.add_argument("--corpus", type=Path, help="the models to damage: a folder")
     parser.add_argument("--no-reduction", action="store_true", help="keep findings as they are")
     parser.add_argument(

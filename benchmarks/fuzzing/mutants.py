@@ -2,8 +2,10 @@
 
 A damaged model is refused with an error of Graft's own, or it runs and its numbers are those of
 ONNX Runtime or, where that does not take it, of the reference evaluator. A damaged artifact is
-refused, or it gives what the sound one gives. Anything else is a finding: another exception, wrong
-numbers, a process that dies, takes too long or asks for more memory than it may have.
+refused, or it gives what the sound one gives. An artifact whose program was changed and whose
+checksums are right is refused, or it runs to its end, whatever it gives. Anything else is a
+finding: another exception, wrong numbers, a process that dies, takes too long or asks for more
+memory than it may have.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from benchmarks.fuzzing.judge import (
 )
 from benchmarks.fuzzing.mutations import damaged_bytes, damaged_model
 from benchmarks.fuzzing.peer import Peer, PeerError
+from benchmarks.fuzzing.programs import changed_program
 from benchmarks.real_models.compare import agreement
 from benchmarks.real_models.inputs import feeds
 from graft.base.errors import UserError
@@ -43,7 +46,8 @@ DECLINED_INPUTS = "refused when run, with a reason"
 UNFED = "compiled, but no inputs are drawn for it"
 BY_EVALUATOR = "same as the evaluator; ONNX Runtime refuses it"
 UNSPECIFIED = "ran; random numbers and the order of an unsorted TopK are not compared"
-MODELS, ARTIFACTS = "models", "artifacts"
+RAN = "ran to its end"
+MODELS, ARTIFACTS, PROGRAMS = "models", "artifacts", "programs"
 
 _BYTES = 4 << 30  # of address space beyond what is mapped when work begins
 _PER_BASE = 10  # damaged files made of one model; of one artifact, as many as a worker makes
@@ -65,8 +69,8 @@ def tried_mutant(kind: str, seed: int, corpus: Path | None, stage: Stage) -> Ver
     data = mutant(kind, seed, corpus)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if kind == ARTIFACTS:
-            return _artifact(data, seed, stage)
+        if kind in (ARTIFACTS, PROGRAMS):
+            return _artifact(kind, data, seed, stage)
         return _model(data, _case(seed // _PER_BASE).feeds[0] if corpus is None else {}, stage)
 
 
@@ -75,6 +79,9 @@ def mutant(kind: str, seed: int, corpus: Path | None) -> bytes:
     draw = Draw(f"mutate {kind} {seed}")
     if kind == ARTIFACTS:
         return damaged_bytes(_sound(seed // _PER_ARTIFACT)[1].read_bytes(), draw)
+    if kind == PROGRAMS:
+        sound = _sound(seed // _PER_ARTIFACT)[1]
+        return changed_program(sound, sound.with_name("changed.graft"), draw)
     if corpus is None:
         base = _case(seed // _PER_BASE).model.SerializeToString()
     else:
@@ -195,7 +202,7 @@ def _sound(seed: int) -> tuple[Case, Path, Sequence[Any]]:
     return case, path, module.run(None, dict(case.feeds[0]))
 
 
-def _artifact(data: bytes, seed: int, stage: Stage) -> Verdict:
+def _artifact(kind: str, data: bytes, seed: int, stage: Stage) -> Verdict:
     case, sound, expected = _sound(seed // _PER_ARTIFACT)
     path = sound.with_name("damaged.graft")
     path.write_bytes(data)
@@ -206,6 +213,8 @@ def _artifact(data: bytes, seed: int, stage: Stage) -> Verdict:
         return Verdict(DECLINED, f"{type(error).__name__}: {error.message}")
     except Exception as error:  # noqa: BLE001  (whatever it is, it is a finding)
         return Verdict(RAISED, f"{type(error).__name__}: {error}")
+    if kind == PROGRAMS:
+        return Verdict(RAN)
     names = [output.name for output in case.model.graph.output]
     difference = agreement(names, expected, outputs).difference
     return Verdict(HOST_DIFFERS, difference) if difference else Verdict(SAME)

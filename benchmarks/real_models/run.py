@@ -244,6 +244,7 @@ def _peer(path: Path) -> Any:
     onnxruntime.set_default_logger_severity(_SILENT)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = available_cores()
+    options.enable_cpu_mem_arena = False  # what it keeps of large tensors is missing elsewhere
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

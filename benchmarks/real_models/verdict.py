@@ -129,6 +129,7 @@ def by_peer(path: Path, given: Mapping[str, Any], level: Any) -> Sequence[Any]:
     """What ONNX Runtime gives at a level of optimisation; nothing if it then does not run."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
+    options.enable_cpu_mem_arena = False
     providers = ["CPUExecutionProvider"]
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)

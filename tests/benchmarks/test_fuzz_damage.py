@@ -11,7 +11,15 @@ import pytest
 from benchmarks.fuzzing import mutants
 from benchmarks.fuzzing.campaign import run
 from benchmarks.fuzzing.judge import GRAFT_DIFFERS, HOST_DIFFERS, RAISED, SAME
-from benchmarks.fuzzing.mutants import ARTIFACTS, DECLINED, MODELS, mutant, tried_mutant
+from benchmarks.fuzzing.mutants import (
+    ARTIFACTS,
+    DECLINED,
+    MODELS,
+    PROGRAMS,
+    RAN,
+    mutant,
+    tried_mutant,
+)
 from benchmarks.fuzzing.mutations import damaged_bytes, damaged_model
 from benchmarks.fuzzing.report import Record, summary
 
@@ -41,13 +49,18 @@ def test_damaged_artifacts(tmp_path: Path) -> None:
     check(ARTIFACTS, 40, tmp_path / "log.jsonl")
 
 
+def test_changed_programs(tmp_path: Path) -> None:
+    records = check(PROGRAMS, 60, tmp_path / "log.jsonl")
+    assert {record.kind for record in records} == {RAN, DECLINED}
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("kind", [MODELS, ARTIFACTS])
+@pytest.mark.parametrize("kind", [MODELS, ARTIFACTS, PROGRAMS])
 def test_many_damaged_files(kind: str, tmp_path: Path) -> None:
     check(kind, 1000, tmp_path / "log.jsonl")
 
 
-@pytest.mark.parametrize("kind", [MODELS, ARTIFACTS])
+@pytest.mark.parametrize("kind", [MODELS, ARTIFACTS, PROGRAMS])
 def test_a_seed_is_a_file(kind: str) -> None:
     assert mutant(kind, 3, None) == mutant(kind, 3, None) != mutant(kind, 4, None)
 

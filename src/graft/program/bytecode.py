@@ -25,6 +25,7 @@ from graft.program.bytecode_segments import (
 from graft.program.bytecode_work import (
     Failure,
     Image,
+    ShapeFailure,
     SizeFailure,
     SymbolFailure,
 )
@@ -287,11 +288,23 @@ class _Encoder(LoopCode, ListCode):
         if both and self._rank(value) == self._rank(output):
             self._assign([output], [value])
         elif both and self._program.values[output].is_static:
+            if not self._program.values[value].is_static:
+                self._require_elements(value, output)
             self._words.emit(Opcode.MOVE, self._places[output], self._places[value], 0)
             return
         else:
             self._python(instruction)
         self._bind([output], known)
+
+    def _require_elements(self, value: int, output: int) -> None:
+        """Fail if a value has not as many elements as a static one."""
+        count, extent = self._register(), self._register()
+        self._copy(count, 1)
+        for axis in range(self._rank(value)):
+            self._words.emit(Opcode.EXTENT, extent, self._places[value], axis)
+            self._words.emit(Opcode.TIMES, count, count, extent)
+        elements = self._numbers.address(self._program.values[output].size)
+        self._require_equal(count, elements, ShapeFailure(value, self._location))
 
     def _assert(self, instruction: Assert) -> None:
         condition, fails, after = self._register(), Label(), Label()

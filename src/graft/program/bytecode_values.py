@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from graft.base.dims import Unknown, bare_symbol, symbols_of
-from graft.base.dtypes import DType
 from graft.base.errors import Location
 from graft.program.bytecode_segments import (
     WORK_PER_OPERATION,
@@ -40,15 +39,6 @@ from graft.program.program import Program, Value
 from graft.program.words import Address, Label, Words
 
 
-def is_native(value: Value) -> bool:
-    """Whether native code holds a value: a tensor of known rank in the host's memory, or a list of
-    such tensors."""
-    if value.element is not None:
-        return True
-    is_tensor = value.dtype is not None and value.dtype is not DType.STRING
-    return is_tensor and value.shape is not None and not value.space
-
-
 class ValueCode:
     """Code about values: what they are, their extents, and when they go."""
 
@@ -73,7 +63,7 @@ class ValueCode:
         for symbol in dict.fromkeys(_symbols(program)):
             self._numbers.registers[symbol] = self._words.put(-1)
         for number, value in enumerate(program.values):
-            if is_native(value):
+            if value.is_native:
                 self._places[number] = self._described(value)
         for number in self._constants & self._places.keys():
             self._words.constants.append((self._places[number].position, number))
@@ -197,6 +187,11 @@ class ValueCode:
         """An element of a value goes to a register."""
         if value in self._places:
             size = self._itemsize(value)
+            for axis, dim in enumerate(self._program.values[value].shape or ()):
+                if not isinstance(dim, int):  # which the verifier has looked at
+                    failure = self._failure(ShapeFailure(value, self._location))
+                    one = self._numbers.address(1)
+                    self._words.emit(Opcode.CHECK, self._places[value], axis, one, failure)
             self._words.emit(Opcode.ITEM, register, self._places[value], size, index)
         else:
             self._python(ReadItem(value, register.position))

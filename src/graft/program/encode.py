@@ -10,7 +10,6 @@ it belongs to.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
@@ -66,6 +65,8 @@ _KINDS: Mapping[str, type[Instruction]] = {
     "loop": Loop,
     "scan": Scan,
 }
+# Operations or bytes per second: far beyond any core, and no sum of work overflows a word.
+_SLOWEST, _FASTEST = 1.0, 1e15
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 # Puts an array among the constants of a file, and tells its number there.
@@ -98,12 +99,12 @@ def decode_program(
     threads, target = data["threads"], data["target"]
     return Program(
         Target(
-            _text(target["triple"]), tuple(map(_text, target["features"])), _rates(target["core"])
+            text(target["triple"]), tuple(map(text, target["features"])), _rates(target["core"])
         ),
         tuple(map(decoder.value, data["values"])),
         tuple((_natural(number), decoder.tensor(one)) for number, one in data["constant_values"]),
         decoder.block(data["body"]),
-        tuple(map(_text, data["output_names"])),
+        tuple(map(text, data["output_names"])),
         objects,
         decoder.dims(data["pool"]),
         None if threads is None else _integer(threads),
@@ -112,7 +113,7 @@ def decode_program(
 
 def _rates(data: Sequence[Any]) -> tuple[float, float]:
     for rate in data:
-        if not isinstance(rate, float) or not 0 < rate < math.inf:
+        if not isinstance(rate, float) or not _SLOWEST <= rate <= _FASTEST:
             raise ValueError(f"{rate!r} is not a rate")
     flops, moved = data
     return flops, moved
@@ -180,12 +181,12 @@ class _Decoder:
     def value(self, data: Sequence[Any]) -> Value:
         name, dtype, shape, type_, alignment, space, slot, element = data
         return Value(
-            _text(name),
+            text(name),
             None if dtype is None else DType(dtype),
             None if shape is None else self.dims(shape),
-            _text(type_),
+            text(type_),
             _integer(alignment),
-            _text(space),
+            text(space),
             None if slot is None else self._slot(slot),
             None if element is None else (DType(element[0]), _natural(element[1])),
         )
@@ -228,25 +229,25 @@ class _Decoder:
                 )
             case "numbers":
                 return tuple(
-                    Element(_natural(value), _natural(index), _text(positive), _text(negative))
+                    Element(_natural(value), _natural(index), text(positive), text(negative))
                     for value, index, positive, negative in data
                 )
             case "lets":
-                return tuple((_text(name), self.dim(dim)) for name, dim in data)
+                return tuple((text(name), self.dim(dim)) for name, dim in data)
             case "guards":
                 return tuple(map(self._guard, data))
             case "location":
                 return _decode_location(data)
             case "graph":
-                text, operators, constants = data
+                source, operators, constants = data
                 own = {key: self.tensor(one) for key, one in constants.items()}
-                return EvaluatedGraph(_text(text), tuple(map(_text, operators)), own)
+                return EvaluatedGraph(text(source), tuple(map(text, operators)), own)
             case "table":
                 return None if data is None else _decode_table(data)
             case "function" | "region" | "symbol" | "operation" | "message" | "label":
-                return _text(data)
+                return text(data)
             case "symbols":
-                return tuple(map(_text, data))
+                return tuple(map(text, data))
             case "upload" | "expected" | "with_axis":
                 return bool(data)
             case "backwards" | "result_backwards":
@@ -256,10 +257,10 @@ class _Decoder:
     def _call(self, data: Sequence[Any]) -> KernelCall:
         symbol, buffers, scalars, label, flops, moved, location, serial, overlaps = data
         return KernelCall(
-            _text(symbol),
+            text(symbol),
             tuple(map(self._buffer, buffers)),
             self.dims(scalars),
-            _text(label),
+            text(label),
             self.dim(flops),
             self.dim(moved),
             _decode_location(location),
@@ -280,7 +281,7 @@ class _Decoder:
             self.dim(count),
             bool(wraps),
             _decode_location(location),
-            _text(message),
+            text(message),
         )
 
     def _verdict(self, data: Sequence[Any] | None) -> Verdict:
@@ -288,7 +289,7 @@ class _Decoder:
             return None
         if len(data) == 2:
             message, hint = data
-            return Refused(_text(message), _text(hint))
+            return Refused(text(message), text(hint))
         return self._test(data)
 
     def _test(self, data: Sequence[Any]) -> Test:
@@ -301,7 +302,7 @@ class _Decoder:
             return self._constants[_natural(data)]
         shape, strings = data
         array = np.empty(len(strings), object)
-        array[:] = [_text(item) for item in strings]
+        array[:] = [text(item) for item in strings]
         array = array.reshape(_integers(shape))
         array.flags.writeable = False
         return array
@@ -368,7 +369,7 @@ def _encode_location(location: Location) -> list[str]:
 
 def _decode_location(data: Sequence[Any]) -> Location:
     source, node, kind = data
-    return Location(_text(source), _text(node), _text(kind))
+    return Location(text(source), text(node), text(kind))
 
 
 def _encode_guard(guard: Guard) -> list[Any]:
@@ -420,7 +421,8 @@ def _natural(data: Any) -> int:
     return number
 
 
-def _text(data: Any) -> str:
+def text(data: Any) -> str:
+    """What has to be a string."""
     if not isinstance(data, str):
         raise TypeError(f"{data!r} is not text")
     return data

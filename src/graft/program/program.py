@@ -7,6 +7,7 @@ inputs, or from an instruction before any that needs it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -54,6 +55,20 @@ class Value:
     def is_static(self) -> bool:
         """Whether it is a tensor whose extents are all numbers."""
         return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of a tensor whose extents are all numbers."""
+        return math.prod(dim for dim in self.shape or () if isinstance(dim, int))
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native code holds it: a tensor of known rank in the host's memory, or a list of
+        such tensors."""
+        if self.element is not None:
+            return True
+        is_tensor = self.dtype is not None and self.dtype is not DType.STRING
+        return is_tensor and self.shape is not None and not self.space
 
     def __str__(self) -> str:
         if self.dtype is None and self.shape is None:

@@ -6,7 +6,6 @@ values, blocks and what they take and give, memory, and symbols that need a numb
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from graft.base.dims import AnyDim, Dim, bare_symbol, symbols_of
@@ -35,6 +34,10 @@ from graft.program.instructions import (
     writes,
 )
 from graft.program.program import ALIGNMENT, Program, ProgramError, Value, segment_dims
+from graft.program.verify_types import check_types
+
+MOST_AXES = 64  # that NumPy's arrays have
+_DEEPEST = 64  # blocks in blocks; a serialised ONNX model has at most half as many
 
 
 def verify_program(program: Program) -> None:
@@ -67,6 +70,8 @@ def _check_value(value: Value, program: Program) -> None:
         raise ProgramError(f"{what} holds strings, for which native memory has no type")
     if value.element and (value.dtype or value.space or value.element[0] is DType.STRING):
         raise ProgramError(f"{what} is a list in no memory that holds its elements")
+    if len(value.shape or ()) > MOST_AXES:
+        raise ProgramError(f"{what} has {len(value.shape or ())} axes, more than {MOST_AXES}")
     least = min((extent for extent in value.shape or () if isinstance(extent, int)), default=0)
     if least < 0:
         raise ProgramError(f"{what} has the negative extent {least}")
@@ -82,19 +87,22 @@ def _check_value(value: Value, program: Program) -> None:
 
 def nbytes_of(value: Value) -> int:
     """The size of a tensor whose extents are numbers."""
-    extents = [extent for extent in value.shape or () if isinstance(extent, int)]
-    return math.prod(extents) * (value.dtype.numpy.itemsize if value.dtype else 0)
+    return value.size * (value.dtype.numpy.itemsize if value.dtype else 0)
 
 
 def _check_constant(number: int, array: Array, program: Program) -> None:
     if not 0 <= number < len(program.values):
         raise ProgramError(f"a constant is the value {number}, which there is not")
-    if program.values[number].dtype is None:
+    value = program.values[number]
+    if value.dtype is None:
         return  # strings
     if array.dtype.hasobject:
         raise ProgramError(f"the constant {number} holds Python objects")
     if not array.flags.c_contiguous:
         raise ProgramError(f"the constant {number} is not contiguous")
+    if array.dtype != value.dtype.numpy or not _may_agree(value.shape, array.shape):
+        shape = list(array.shape)
+        raise ProgramError(f"'{value.name}', {value}, is a constant {array.dtype}{shape}")
 
 
 def _check_alignment(number: int, array: Array) -> None:
@@ -133,7 +141,17 @@ class _Verifier:
         available: set[int] = set()
         for number in self._constants:
             self._make(number, available)
+        self._pool()
         self._block(self._program.body, available, set())
+
+    def _pool(self) -> None:
+        """What lies in the program's pool lies there from the beginning, when only the inputs have
+        told anything."""
+        known = {name for value in self._program.inputs for name in _bound(value)}
+        _require_known(self._program.pool, known)
+        for value in self._program.values:
+            if value.slot is not None:
+                _require_known((value.slot.offset, value.slot.nbytes), known)
 
     def _make(self, number: int, available: set[int]) -> None:
         if not 0 <= number < len(self._program.values):
@@ -143,13 +161,15 @@ class _Verifier:
         self._all.add(number)
         available.add(number)
 
-    def _block(self, block: Block, available: set[int], known: set[str]) -> None:
+    def _block(self, block: Block, available: set[int], known: set[str], depth: int = 0) -> None:
+        if depth > _DEEPEST:
+            raise ProgramError(f"blocks are nested more than {_DEEPEST} deep")
         for number in block.inputs:
             self._make(number, available)
             known |= _bound(self._program.values[number])
         for instruction in block.instructions:
             try:
-                self._instruction(instruction, available, known)
+                self._instruction(instruction, available, known, depth)
             except ProgramError as error:
                 raise error.at(getattr(instruction, "location", None)) from None
         self._read(block.outputs, available)
@@ -159,9 +179,12 @@ class _Verifier:
             if number not in available:
                 raise ProgramError(f"the value {number} is read before it is made")
 
-    def _instruction(self, instruction: Instruction, available: set[int], known: set[str]) -> None:
+    def _instruction(
+        self, instruction: Instruction, available: set[int], known: set[str], depth: int
+    ) -> None:
         self._read(reads(instruction), available)
         _check_arity(instruction)
+        check_types(instruction, self._program.values)
         match instruction:
             case Segment():
                 self._segment(instruction, available, known)
@@ -169,6 +192,8 @@ class _Verifier:
                 known.add(instruction.symbol)
             case SizeFunction():
                 self._size_function(instruction, known)
+            case ListOp():
+                _require_known((instruction.chunk, *(instruction.sizes or ())), known)
             case RegionCall() | Evaluate():
                 self._memory(instruction)
             case Transfer():
@@ -180,7 +205,7 @@ class _Verifier:
             case _:
                 pass
         for block in blocks(instruction):
-            self._block(block, set(available), set(known))
+            self._block(block, set(available), set(known), depth + 1)
         for number in writes(instruction):
             self._make(number, available)
             known |= _bound(self._program.values[number])
@@ -190,8 +215,7 @@ class _Verifier:
             value = self._program.values[one.value]
             if value.dtype is None or not value.dtype.is_integer or one.index < 0:
                 raise ProgramError(f"the value {one.value} holds no integers to tell sizes")
-            count = nbytes_of(value) // value.dtype.numpy.itemsize
-            if not value.is_static or one.index >= count:
+            if not value.is_static or one.index >= value.size:
                 raise ProgramError(f"the value {one.value} has no element {one.index}")
             known |= {one.positive, one.negative}
         for name, dim in step.lets:
@@ -231,6 +255,8 @@ class _Verifier:
                         _check_alignment(buffer, self._constants[buffer])
                     if buffer not in own:
                         raise ProgramError(f"{call.symbol}: the segment has no value {buffer}")
+                    if not self._program.values[buffer].is_native:
+                        raise ProgramError(f"{call.symbol}: the value {buffer} is no tensor")
         for number in segment.outputs:
             value = self._program.values[number]
             if number not in used and value.slot is None and nbytes_of(value):

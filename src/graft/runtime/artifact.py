@@ -19,8 +19,8 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import Location, UserError
-from graft.program.encode import decode_program, encode_program
-from graft.program.program import ALIGNMENT, Program, Target
+from graft.program.encode import decode_program, encode_program, text
+from graft.program.program import ALIGNMENT, Program, ProgramError, Target
 from graft.program.verify import verify_program
 from graft.runtime.container import (
     ArtifactError,
@@ -169,6 +169,8 @@ def _loaded(container: Container, verify: bool | None, to_run: bool = True) -> A
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, UserError) as error:
         raise contradictory(error, location) from error
+    except RecursionError:
+        raise contradictory(ProgramError("it is nested too deeply"), location) from None
     return artifact
 
 
@@ -184,7 +186,8 @@ def _decode(container: Container) -> Artifact:
     constants = _mapped(header["constants"], container.sections[_CONSTANTS])
     program = decode_program(header, constants, objects)
     operators = tuple(map(str, header["evaluator"]))
-    origin = Origin(header["graft"], dict(header["backends"]))
+    versions = {text(name): text(one) for name, one in header["backends"].items()}
+    origin = Origin(text(header["graft"]), versions)
     return Artifact(container.format, program, origin, blobs, operators, container.image)
 
 

@@ -36,6 +36,7 @@ _DECLARATIONS = """
 declare {i64, i1} @llvm.sadd.with.overflow.i64(i64, i64)
 declare {i64, i1} @llvm.smul.with.overflow.i64(i64, i64)
 """
+_LEAST = -(1 << 63)  # which has no opposite
 # Rows are set aside ahead of time up to so many bytes.
 _BYTES_AHEAD = 1 << 26
 # What an iteration counts at least towards an interruption.
@@ -100,7 +101,8 @@ def _modulo(code: Code, operands: Operands) -> None:
 def _divided(code: Code, operands: Operands) -> tuple[Word, Word]:
     """The quotient, rounded down, and what is left, with the sign of the divisor."""
     left, right = code.load(operands[1]), code.load(operands[2])
-    with code.when(right.is_("eq", 0)):
+    overflows = right.is_("eq", -1) & left.is_("eq", _LEAST)
+    with code.when(right.is_("eq", 0) | overflows):
         operands.fail(Status.NUMBER, 0)
     quotient = code.operation("sdiv", left, right)
     rest = left - quotient * right
@@ -155,10 +157,15 @@ def _check(code: Code, operands: Operands) -> None:
 
 def _slice(code: Code, operands: Operands) -> None:
     target, source, counts, rank = operands[0], operands[1], operands[2], operands[3]
+    last = code.load(extents_of(counts)) - 1
+    with code.when(last.is_("slt", 0)):
+        operands.fail(Status.NUMBER, 0)
+    count = entry_of(code, word_of(code, counts, Value.DATA), last)
+    with code.when(count.is_("ugt", code.load(extents_of(source)))):  # or less than nothing
+        operands.fail(Status.NUMBER, 0)
     share(code, operands.frame, target, source)
     code.copy(extents_of(target), extents_of(source), rank * WORD)
-    last = code.load(extents_of(counts)) - 1
-    code.store(entry_of(code, word_of(code, counts, Value.DATA), last), extents_of(target))
+    code.store(count, extents_of(target))
 
 
 def _push(code: Code, operands: Operands) -> None:

@@ -129,7 +129,10 @@ def require_condition(condition: Array, expected: bool, message: str) -> None:
 
 def sole_item(array: Array) -> Any:
     """The element of a tensor that has one, as a Python object."""
-    return np.asarray(array).reshape(-1)[0].item()
+    elements = np.asarray(array).reshape(-1)
+    if elements.dtype.hasobject or not elements.size:
+        raise EvaluationError("a number is wanted where there is none")
+    return elements[0].item()
 
 
 def single(data: Any, dtype: np.dtype[Any], rank: int) -> Array:
