@@ -11,7 +11,7 @@ import pytest
 
 from graft.backends.cuda import plan as plan_module
 from graft.backends.cuda.attention import Attention
-from graft.backends.cuda.plan import Launch, Options, plan_region
+from graft.backends.cuda.plan import Launch, Options, ProductLibrary, plan_region
 from graft.backends.cuda.problem import Epilogue, Product, ProductSchedule, Window
 from graft.base.dtypes import Array
 from graft.byoc.region import for_backend
@@ -44,9 +44,15 @@ class SimulatedGpu:
         monkeypatch.setattr(plan_module, "product_kernel", self._product)
         monkeypatch.setattr(plan_module, "attention_kernel", self._attention)
 
-    def run(self, graph: Graph, inputs: Sequence[Array], options: Options) -> list[Array]:
+    def run(
+        self,
+        graph: Graph,
+        inputs: Sequence[Array],
+        options: Options,
+        library: ProductLibrary | None = None,
+    ) -> list[Array]:
         region = for_backend(graph)
-        plan = plan_region(region, options)
+        plan = plan_region(region, options, library=library)
         offsets, total = plan.offsets()
         arena = np.full(total, 0xFF, np.uint8)  # NaN, to begin with
         memory = {name: _bytes(array) for name, array in plan.constants.items()}

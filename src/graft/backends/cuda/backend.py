@@ -74,7 +74,7 @@ class Cuda(Backend):
     def configured(self, settings: Settings) -> Cuda:
         narrow = settings.precision is not DType.FLOAT32
         precision = settings.precision if narrow else self.plan_options.dtype
-        return Cuda(precision.value, settings.accuracy is Accuracy.STRICT)
+        return type(self)(precision.value, settings.accuracy is Accuracy.STRICT)
 
     def patterns(self) -> PatternTable:
         expressed = [name for name in OPS if OPS.get(name).expression is not None]
@@ -117,8 +117,9 @@ def blob_of(region: Graph, plan: RegionPlan, rounding: DType) -> bytes:
     constants: dict[str, Array] = dict(plan.constants)
     nodes = []
     for launch in plan.launches:
-        code = f"{runtime.CODE}{launch.kernel}/{launch.shared_bytes}"
-        constants[code] = np.frombuffer(plan.code[launch.kernel].encode(), np.uint8)
+        if launch.call is None:
+            code = f"{runtime.CODE}{launch.kernel}/{launch.shared_bytes}"
+            constants[code] = np.frombuffer(plan.code[launch.kernel].encode(), np.uint8)
         names = [f"{runtime.ARENA}+{offsets[n]}" if n in offsets else n for n in launch.buffers]
         attrs = {
             "grid": launch.grid,
@@ -127,6 +128,7 @@ def blob_of(region: Graph, plan: RegionPlan, rounding: DType) -> bytes:
             "label": launch.label,
             "arena_bytes": total,
             "rounding": rounding.value,
+            **({} if launch.call is None else {"call": launch.call}),
         }
         nodes.append({"op": launch.kernel, "inputs": names, "attrs": attrs, "outputs": []})
     inputs = [

@@ -99,11 +99,15 @@ class Device:
             raise CudaError(f"the CUDA driver's {name} fails: {words} ({status})")
 
     def driver(self, name: str, *arguments: Any) -> None:
-        """A call in the GPU's context, which every thread has to enter first."""
+        """A call in the GPU's context."""
+        self.enter()
+        self.call(name, *arguments)
+
+    def enter(self) -> None:
+        """Make the GPU's context this thread's; every thread has to do that first."""
         if not getattr(self._bound, "done", False):
             self.call("cuCtxSetCurrent", self._context)
             self._bound.done = True
-        self.call(name, *arguments)
 
     def attribute(self, number: int) -> int:
         value = c_int()
@@ -131,7 +135,7 @@ class Device:
 
     def reserve(self, size: int) -> Memory:
         """So many bytes."""
-        self.driver("cuCtxGetDevice", byref(c_int()))
+        self.enter()
         return Memory(self, size)
 
     def release(self, address: int) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -51,15 +52,35 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel on buffers, by name: a value's, a constant's, or memory of the region's own."""
+    """A kernel on buffers, by name: a value's, a constant's, or memory of the region's own.
+
+    `call` describes what a library does in the kernel's stead."""
 
     kernel: str
     buffers: tuple[str, ...]
-    grid: tuple[int, int, int]
-    threads: int
+    grid: tuple[int, int, int] = (1, 1, 1)
+    threads: int = 1
     shared_bytes: int = 0
     label: str = ""
     product: Product | None = None
+    call: Mapping[str, Any] | None = None
+
+
+class ProductLibrary(Protocol):
+    """Whoever computes products by a library's kernels instead of generated ones."""
+
+    name: str
+
+    def call(
+        self,
+        operands: Operands,
+        nodes: Sequence[Node],
+        result: Storage,
+        locate: Callable[[Value, tuple[int, ...] | None], tuple[str, Storage]],
+    ) -> tuple[Mapping[str, Any], tuple[str, ...]] | None:
+        """What the library is asked for: a product and the nodes behind it, the first of which is
+        the product's, with the buffers of what these read; None where it cannot do them. `locate`
+        gives the buffer and storage of a value whose axes lie in that order, if there is one."""
 
 
 @dataclass
@@ -89,10 +110,11 @@ def plan_region(
     graph: Graph,
     options: Options,
     choose: Callable[[Product], ProductSchedule] = choose_schedule,
+    library: ProductLibrary | None = None,
 ) -> RegionPlan:
     """The launches of a region; what cannot be put into kernels is refused with the reason.
-    `choose` gives the schedules of products."""
-    return _Planner(without_attention(graph, options), options, choose).run()
+    `choose` gives the schedules of products, unless a `library` computes them."""
+    return _Planner(without_attention(graph, options), options, choose, library).run()
 
 
 def without_attention(graph: Graph, options: Options) -> Graph:
@@ -142,10 +164,14 @@ def _attention_parts(node: Node) -> Iterator[Node]:
 
 class _Planner:
     def __init__(
-        self, graph: Graph, options: Options, choose: Callable[[Product], ProductSchedule]
+        self,
+        graph: Graph,
+        options: Options,
+        choose: Callable[[Product], ProductSchedule],
+        library: ProductLibrary | None,
     ) -> None:
         self.graph, self.options, self.plan = graph, options, RegionPlan()
-        self._choose = choose
+        self._choose, self._library = choose, library
         self.literals: Mapping[Value, Array] = {
             n.output: n.attrs.value.array for n in graph.nodes if n.op.name == "constant"
         }
@@ -176,7 +202,8 @@ class _Planner:
                     for wanted in (operands.a, operands.b):
                         if isinstance(wanted, tuple):
                             self._wanted.setdefault(*wanted)
-        self._slices = _joined(self.graph, groups, set(self._operands), self._channels_last)
+        if self._library is None:
+            self._slices = _joined(self.graph, groups, set(self._operands), self._channels_last)
         for group in groups:
             self._group(group)
         for value in self.graph.outputs:
@@ -244,6 +271,14 @@ class _Planner:
             self._launch_expression(tensors, tensors.get(value), storage, copy, "copy")
             self._copies[value, storage] = copy
         return self._copies[value, storage]
+
+    def _located_in(self, value: Value, order: tuple[int, ...] | None) -> tuple[str, Storage]:
+        """The buffer and the storage of a value, its axes in this order if there is one."""
+        name, storage = self.located(value)
+        if order is None:
+            return name, storage
+        storage = Storage(storage.dtype, storage.shape, order)
+        return self._require(value, storage), storage
 
     def _deliver(self, value: Value) -> None:
         """See to it that an output is where the caller wants it."""
@@ -327,6 +362,8 @@ class _Planner:
     # Products.
 
     def _product(self, anchor: Node, rest: Sequence[Node]) -> bool:
+        if self._library is not None:
+            return self._library_product(self._library, anchor, rest)
         operands = self._operands[anchor]
         root = rest[-1] if rest else anchor
         storage = self._product_storage(root.output, operands.order)
@@ -361,6 +398,22 @@ class _Planner:
                 product,
             )
         )
+        return True
+
+    def _library_product(self, library: ProductLibrary, anchor: Node, rest: Sequence[Node]) -> bool:
+        operands, root = self._operands[anchor], rest[-1] if rest else anchor
+        storage = self._product_storage(root.output, operands.order)
+        described = library.call(operands, (anchor, *rest), storage, self._located_in)
+        if described is None:
+            return False
+        call, names = described
+        a = self._require(*operands.a)
+        b = self.constant(operands.b) if isinstance(operands.b, np.ndarray) else ""
+        b = b or self._require(*operands.b)
+        buffers = (a, b, *names, self._make(root.output, storage))
+        label = "+".join(node.op.name for node in (anchor, *rest))
+        launch = Launch(library.name, buffers, label=label, product=operands.product, call=call)
+        self.plan.launches.append(launch)
         return True
 
     def _attention(self, node: Node, rest: Sequence[Node]) -> bool:

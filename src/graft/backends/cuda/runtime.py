@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_void_p
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from graft.backends.cuda.driver import Device, Graph, Launch, Memory, device
 from graft.base.dtypes import DType
-from graft.runtime.json_graph import unpack
+from graft.runtime.json_graph import JsonNode, unpack
 from graft.runtime.loaders import versioned
 from graft.runtime.memory import aligned_size
 
@@ -28,6 +29,28 @@ CODE = "code:"  # constants whose names begin so are kernels
 ARENA = "arena"  # the name of memory between kernels; an offset stands behind it
 _GRAPHS = 8  # of different addresses that a region remembers
 _LOADERS = 8  # threads that load kernels: the driver compiles PTX
+
+
+class Work(Protocol):
+    """Something that is put into a stream: a kernel, or a library's call."""
+
+    def start(self, addresses: Sequence[int], stream: c_void_p) -> None:
+        """Start it on memory at these addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLaunch:
+    """A kernel of the region's own."""
+
+    device: Device
+    launch: Launch
+
+    def start(self, addresses: Sequence[int], stream: c_void_p) -> None:
+        self.device.launch(self.launch, addresses, stream)
+
+    def __str__(self) -> str:
+        one = self.launch
+        return f"{one.grid} x {one.threads}, {one.shared_bytes} bytes shared"
 
 
 class Region:
@@ -55,17 +78,17 @@ class Region:
         self._arena = self.device.reserve(int(facts.get("arena_bytes", 0)))
         self._names = [tensor.name for tensor in described.inputs] + list(described.outputs)
         self.labels = [str(node.attrs["label"]) for node in described.nodes]
-        self._launches: list[tuple[Launch, list[int | str]]] = []
+        self._launches: list[tuple[Work, list[int | str]]] = []
         for node in described.nodes:
-            attrs = node.attrs
-            launch = Launch(
-                functions[node.op, attrs["shared"]],
-                tuple(attrs["grid"]),
-                attrs["threads"],
-                attrs["shared"],
-            )
-            self._launches.append((launch, [self._place(str(n), offsets) for n in node.inputs]))
+            places = [self._place(str(n), offsets) for n in node.inputs]
+            self._launches.append((self.work(node, functions), places))
         self._graphs: dict[tuple[int, ...], Graph | None] = {}
+
+    def work(self, node: JsonNode, functions: Mapping[tuple[str, int], Any]) -> Work:
+        """What a node of the blob does: here, always launch a kernel."""
+        attrs, shared = node.attrs, int(node.attrs["shared"])
+        grid, function = tuple(attrs["grid"]), functions[node.op, shared]
+        return KernelLaunch(self.device, Launch(function, grid, attrs["threads"], shared))
 
     def _functions(self, code: dict[str, Any]) -> dict[tuple[str, int], Any]:
         """Kernels by name and shared memory; PTX is compiled by the driver, several at a time."""
@@ -96,14 +119,13 @@ class Region:
         self, number: int, addresses: dict[str, int], stream: c_void_p | None = None
     ) -> None:
         """Launch one kernel."""
-        launch, places = self._launches[number]
+        work, places = self._launches[number]
         found = [place if isinstance(place, int) else addresses[place] for place in places]
-        self.device.launch(launch, found, stream)
+        work.start(found, stream or self.device.stream)
 
     def described(self, number: int) -> str:
-        """The grid of a launch, in words."""
-        launch = self._launches[number][0]
-        return f"{launch.grid} x {launch.threads}, {launch.shared_bytes} bytes shared"
+        """A launch in words."""
+        return str(self._launches[number][0])
 
     def addresses(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> dict[str, int]:
         """The addresses of operands by name."""

@@ -47,9 +47,9 @@ _REPETITIONS, _REPEATED = 50, 20
 Case = tuple[str, Graph]
 
 
-def backend_for(precision: str) -> Cuda:
+def backend_for(precision: str, kind: type[Cuda] = Cuda) -> Cuda:
     """The backend that computes in a precision, or in exact float32."""
-    return Cuda("float32", True) if precision == "strict" else Cuda(precision)
+    return kind("float32", True) if precision == "strict" else kind(precision)
 
 
 class Cases:
@@ -246,7 +246,7 @@ def profile(region: runtime.Region, inputs: Sequence[Array], outputs: Sequence[A
     return lines
 
 
-def check_cases() -> int:
+def check_cases(kind: type[Cuda] = Cuda) -> int:
     """Every small graph in every precision; gives the number of failures."""
     failures, random = 0, np.random.default_rng(1)
     for name, graph in Cases().all():
@@ -257,7 +257,8 @@ def check_cases() -> int:
         for precision in PRECISIONS:
             outputs = [np.empty_like(one) for one in expected]
             try:
-                region = runtime.load(backend_for(precision).compile(for_backend(graph)))
+                backend = backend_for(precision, kind)
+                region = backend.load(backend.compile(for_backend(graph)))
                 seconds = run_on_gpu(region, inputs, outputs)
                 error = max(map(_relative, outputs, expected))
                 good = error <= _TOLERANCE[precision]
@@ -322,12 +323,12 @@ def tune_networks(paths: Sequence[Path], precisions: Sequence[str]) -> None:
     print(f"tuned {len(times)} products by {count} kernels in {seconds:.0f} s", flush=True)
 
 
-def compiled_network(path: Path, precision: str) -> tuple[str, float, Path]:
+def compiled_network(path: Path, precision: str, kind: type[Cuda]) -> tuple[str, float, Path]:
     """A network as one region, in a file, since other processes make others."""
     begun = time.perf_counter()
     graph = optimize(import_model(str(path)))
-    target = Path(tempfile.gettempdir()) / f"graft-{path.stem}-{precision}.blob"
-    target.write_bytes(backend_for(precision).code(graph))
+    target = Path(tempfile.gettempdir()) / f"graft-{path.stem}-{precision}-{kind.name}.blob"
+    target.write_bytes(backend_for(precision, kind).code(graph))
     return precision, time.perf_counter() - begun, target
 
 
@@ -344,11 +345,19 @@ def expected_outputs(path: Path) -> tuple[list[Array], list[Array]]:
     return inputs, list(session.run(None, feeds))
 
 
-def check_networks(paths: Sequence[Path], precisions: Sequence[str], profiles: Path | None) -> int:
+def check_networks(
+    paths: Sequence[Path],
+    precisions: Sequence[str],
+    profiles: Path | None,
+    kind: type[Cuda] = Cuda,
+) -> int:
     """Whole networks, each as one region; gives the number of failures."""
     failures = 0
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        made = {p: [pool.submit(compiled_network, p, one) for one in precisions] for p in paths}
+        made = {
+            path: [pool.submit(compiled_network, path, one, kind) for one in precisions]
+            for path in paths
+        }
         references = {path: pool.submit(expected_outputs, path) for path in paths}
         for path in paths:
             cells = []
@@ -357,7 +366,7 @@ def check_networks(paths: Sequence[Path], precisions: Sequence[str], profiles: P
                     precision, compiling, blob = future.result()
                     inputs, expected = references[path].result()
                     begun = time.perf_counter()
-                    region = runtime.load(blob.read_bytes())
+                    region = backend_for(precision, kind).load(blob.read_bytes())
                     loading = time.perf_counter() - begun
                     outputs = [np.empty_like(one) for one in expected]
                     seconds = run_on_gpu(region, inputs, outputs)
@@ -386,8 +395,8 @@ def _distance(result: Array, expected: Array) -> float:
     return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
 
 
-def main() -> int:
-    """Run the suite."""
+def main(kind: type[Cuda] = Cuda) -> int:
+    """Run the suite of `cuda`, or of a backend that is derived from it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, help="a folder of networks as ONNX files")
     parser.add_argument("--networks", nargs="*", default=["*"], help="which of them")
@@ -396,20 +405,22 @@ def main() -> int:
     parser.add_argument("--tune", action="store_true", help="measure schedules of products first")
     parser.add_argument("--profiles", type=Path, help="a folder for the times of launches")
     options = parser.parse_args()
-    reason = driver.missing()
+    reason = kind().missing()
     if reason:
         print(f"cannot run: {reason}")
         return 1
     gpu = driver.device()
     print(f"{gpu.name}, {gpu.processors} multiprocessors")
-    failures = 0 if options.skip_cases else check_cases() + check_schedules()
+    failures = 0 if options.skip_cases else check_cases(kind)
+    if not options.skip_cases and kind is Cuda:
+        failures += check_schedules()
     if options.models:
         paths = [
             p for name in options.networks for p in sorted(options.models.glob(f"{name}.onnx"))
         ]
         if options.tune:
             tune_networks(paths, options.precisions)
-        failures += check_networks(paths, options.precisions, options.profiles)
+        failures += check_networks(paths, options.precisions, options.profiles, kind)
     print(f"{failures} failures")
     return int(failures > 0)
 

@@ -1,0 +1,1 @@
+"""NVIDIA's cuDNN as a backend."""
