@@ -222,8 +222,11 @@ class _Planner:
             self.plan.constants[self._constants[key]] = packed
         return self._constants[key]
 
-    def located(self, value: Value) -> tuple[str, Storage]:
-        """The buffer and the storage of a value."""
+    def located(self, value: Value, order: tuple[int, ...] | None = None) -> tuple[str, Storage]:
+        """The buffer and the storage of a value, its axes in this order if there is one."""
+        if order is not None:
+            storage = Storage(self.located(value)[1].dtype, shape_of(value), order)
+            return self._require(value, storage), storage
         if value in self._places:
             return self._places[value]
         array, shape = self.literals[value], shape_of(value)
@@ -271,14 +274,6 @@ class _Planner:
             self._launch_expression(tensors, tensors.get(value), storage, copy, "copy")
             self._copies[value, storage] = copy
         return self._copies[value, storage]
-
-    def _located_in(self, value: Value, order: tuple[int, ...] | None) -> tuple[str, Storage]:
-        """The buffer and the storage of a value, its axes in this order if there is one."""
-        name, storage = self.located(value)
-        if order is None:
-            return name, storage
-        storage = Storage(storage.dtype, storage.shape, order)
-        return self._require(value, storage), storage
 
     def _deliver(self, value: Value) -> None:
         """See to it that an output is where the caller wants it."""
@@ -403,7 +398,7 @@ class _Planner:
     def _library_product(self, library: ProductLibrary, anchor: Node, rest: Sequence[Node]) -> bool:
         operands, root = self._operands[anchor], rest[-1] if rest else anchor
         storage = self._product_storage(root.output, operands.order)
-        described = library.call(operands, (anchor, *rest), storage, self._located_in)
+        described = library.call(operands, (anchor, *rest), storage, self.located)
         if described is None:
             return False
         call, names = described
