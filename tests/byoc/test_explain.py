@@ -69,6 +69,19 @@ def test_a_pinned_node_knows_the_pin_and_stays() -> None:
     assert {option.backend for option in conv.alternatives} == {"simnpu"}
 
 
+def test_declared_prices_name_the_tool_that_they_come_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert {region.source for region in explained().regions} == {"declared"}
+    partition = partitioned()
+    (npu,) = partition.placement.backends
+    monkeypatch.setattr(npu, "priced_by", "a model at 1 GHz")
+    found = explain(partition)
+    assert {region.source for region in found.regions} == {"declared by a model at 1 GHz"}
+    options = [one for node in found.nodes for one in node.alternatives if one.backend == npu.name]
+    assert {one.source for one in options} == {"declared by a model at 1 GHz"}
+
+
 def test_json_holds_it_all_and_no_weights() -> None:
     text = explained().to_json()
     facts = json.loads(text)

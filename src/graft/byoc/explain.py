@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from graft.byoc.candidates import Candidate, Refused
-from graft.byoc.contract import HOST_BACKEND, Cost
+from graft.byoc.contract import HOST_BACKEND, Cost, Source
 from graft.byoc.explain_flips import Flip, Hint, flips, hints
 from graft.byoc.memory import in_words, peaks
 from graft.byoc.partition import Partition
@@ -197,6 +197,7 @@ class _View:
             item.candidate: item.cost for item in found.placement.priced
         }
         self.chosen = {found.placement.priced[o].candidate for o in self.choice.options}
+        self.tools = {one.name: one.priced_by for one in found.placement.backends}
         self.sites = site_of(self.problem, self.choice.options)
         self.parts = accelerator_regions(self.problem, self.choice)
         self.labels = {
@@ -232,9 +233,14 @@ class _View:
             candidate.pattern,
             len(candidate.nodes),
             cost.seconds,
-            cost.source.value,
+            self._source(candidate.backend, cost),
             candidate in self.chosen,
         )
+
+    def _source(self, backend: str, cost: Cost) -> str:
+        """Where a price comes from; a declared one with the tool that it rests on."""
+        tool = self.tools.get(backend, "") if cost.source is Source.DECLARED else ""
+        return f"{cost.source.value} by {tool}" if tool else cost.source.value
 
     def regions(self) -> list[RegionFacts]:
         carried = carried_seconds(self.problem, self.choice)
@@ -255,7 +261,7 @@ class _View:
                     sum(cost.seconds for cost in costs),
                     carried.get(stage, 0.0),
                     site.launch,
-                    "+".join(sorted({cost.source.value for cost in costs})),
+                    "+".join(sorted({self._source(site.name, cost) for cost in costs})),
                     sum(map(value_bytes, inputs)),
                     sum(map(value_bytes, outputs)),
                 )
