@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,22 +12,21 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.backends.host.images import Case, check, random_inputs, run
+from tests.backends.host.chains import Step, clipped, compiled, numbers, pair, price, same, silu
+from tests.backends.host.images import check, random_inputs, run
 
 import graft
-from graft.backends.host.group import group_of
 from graft.backends.host.kernels import expand_depthwise as kernels
-from graft.backends.host.kernels.expand_depthwise import expand_depthwise
-from graft.backends.host.kernels.expand_schedule import (
+from graft.backends.host.kernels.chain_schedule import (
     ExpandSchedule,
-    choose_schedule,
-    extents_of,
-    saved_cycles,
+    choose_expand_schedule,
+    expand_extents,
+    expand_saving,
 )
-from graft.backends.host.passes import fuse_chains as passes
-from graft.backends.host.passes.fuse_chains import fuse_chains, merged_group
+from graft.backends.host.kernels.expand_depthwise import expand_depthwise
+from graft.backends.host.passes.fuse_chains import fuse_chains
 from graft.backends.host.passes.pipeline import prepare
-from graft.backends.host.storage import NO_HALO, Halo, Storage, row_major, static_shape
+from graft.backends.host.storage import NO_HALO, Storage, static_shape
 from graft.base.dims import symbol
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
@@ -38,27 +36,6 @@ from graft.ir.verify import verify
 from graft.loop.interpret import interpret
 from graft.passes.group_fusion import group_fusion
 from graft.target.target import Target, host_target, named_target
-
-Step = Callable[[Builder, Value], Value]
-SIX = {"a_min": 0.0, "a_max": 6.0}
-
-
-def clipped(builder: Builder, value: Value) -> Value:
-    return builder("clip", value, **SIX)
-
-
-def silu(builder: Builder, value: Value) -> Value:
-    return builder("multiply", value, builder("sigmoid", value))
-
-
-def same(_: Builder, value: Value) -> Value:
-    return value
-
-
-def numbers(builder: Builder, *shape: int) -> Value:
-    generator = np.random.default_rng(shape)
-    scale = np.float32(max(1, np.prod(shape[1:])) ** 0.5)
-    return builder.constant(generator.standard_normal(shape, np.float32) / scale)
 
 
 def pair_graph(
@@ -78,27 +55,13 @@ def pair_graph(
     return builder.build(value)
 
 
-def pair(
-    graph: Graph, blocks: tuple[int, int] = (16, 16), halos: tuple[Halo, Halo] = (NO_HALO, NO_HALO)
-) -> Case:
-    """A graph of two groups as a case of one, its data and its result in these blocks."""
-    fused = group_fusion(graph)
-    first, second = (node for node in fused.nodes if node.op.name != "constant")
-    both = merged_group(first, second)
-    stores = {value: row_major(value) for value in graph.inputs}
-    ends = zip((graph.inputs[0], both.output), blocks, halos, strict=True)
-    for value, block, halo in ends:
-        stores[value] = Storage(value.dtype, static_shape(value), block, halo)
-    return Case(graph, group_of(both, fused.constants), stores)
-
-
 def with_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Let jobs make so many rows."""
 
     def choose(*args: Any) -> ExpandSchedule:
-        return replace(choose_schedule(*args), rows=rows)
+        return replace(choose_expand_schedule(*args), rows=rows)
 
-    monkeypatch.setattr(kernels, "choose_schedule", choose)
+    monkeypatch.setattr(kernels, "choose_expand_schedule", choose)
 
 
 PADDED = {"padding": (1, 1, 1, 1)}
@@ -230,17 +193,6 @@ def test_a_first_convolution_with_neighbours_is_refused() -> None:
     assert reason == "the first convolution is not pointwise"
 
 
-def _forced(graph: Graph, monkeypatch: pytest.MonkeyPatch, fused: bool, **options: Any) -> Any:
-    with monkeypatch.context() as patch:
-        _price(patch, math.inf if fused else -math.inf)
-        return graft.compile(graph, strict=True, **options)
-
-
-def _price(patch: pytest.MonkeyPatch, cycles: float) -> None:
-    """Let kernels of single anchors cost so much."""
-    patch.setattr(passes, "layouts_for", lambda *_: [({}, cycles)])
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_sums_are_those_of_two_kernels(
@@ -251,7 +203,7 @@ def test_sums_are_those_of_two_kernels(
     graph = pair_graph(shape, 56, steps=(silu, silu), strides=(stride, stride), **PADDED)
     image = np.random.default_rng(1).standard_normal(shape, np.float32)
     apart, together = (
-        _forced(graph, monkeypatch, fused, threads=threads) for fused in (False, True)
+        compiled(graph, monkeypatch, fused, threads=threads) for fused in (False, True)
     )
     labels = [call.label for call in together.program.calls if "conv2d" in call.label]
     assert len(labels) == 1
@@ -309,7 +261,7 @@ def _onnx_blocks() -> onnx.ModelProto:
 def test_inverted_residuals_beside_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     model = _onnx_blocks()
     image = np.random.default_rng(3).standard_normal((2, 12, 21, 18)).astype(np.float32)
-    module = _forced(model, monkeypatch, fused=True, threads=2)
+    module = compiled(model, monkeypatch, fused=True, threads=2)
     labels = [call.label for call in module.program.calls]
     assert sum(label.count("nn.conv2d") == 2 for label in labels) == 3
     peer = onnxruntime.InferenceSession(model.SerializeToString())
@@ -346,16 +298,16 @@ def test_where_it_pays(
 def test_the_ring_fits_the_first_cache_and_threads_have_enough_jobs() -> None:
     graph = pair_graph((1, 32, 28, 28), 192, **PADDED)
     target = named_target("icelake-server")
-    extents = extents_of(pair(graph).group, 16, target)
-    schedule = choose_schedule(target, extents)
+    extents = expand_extents(pair(graph).group, 16, target)
+    schedule = choose_expand_schedule(target, extents)
     ring = extents.ring_rows(schedule.rows) * 28 * schedule.tile.slab * 4
     assert ring <= target.cache_bytes[0]
     assert -(-28 // schedule.rows) * -(-192 // schedule.tile.slab) >= 32
-    assert saved_cycles(target, replace(extents, batch=64)) > saved_cycles(target, extents)
+    assert expand_saving(target, replace(extents, batch=64)) > expand_saving(target, extents)
 
 
 def test_merging_keeps_the_meaning_and_the_graph_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    _price(monkeypatch, math.inf)
+    price(monkeypatch, math.inf)
     graph = pair_graph((1, 8, 6, 6), 24, **PADDED)
     fused = group_fusion(graph)
     merged = fuse_chains(fused, host_target())
@@ -367,7 +319,7 @@ def test_merging_keeps_the_meaning_and_the_graph_in_order(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("reader", ["output", "second reader", "residual"])
 def test_an_image_that_others_read_is_written(reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _price(monkeypatch, math.inf)
+    price(monkeypatch, math.inf)
     builder = Builder()
     data = builder.input("data", tensor("float32", 1, 8, 6, 6))
     middle = builder("nn.conv2d", data, numbers(builder, 16, 8, 1, 1))

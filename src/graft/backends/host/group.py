@@ -9,7 +9,7 @@ from functools import cached_property
 from graft.backends.host.storage import is_image
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
-from graft.ir.op import Work
+from graft.ir.op import Kind, Work
 from graft.ir.types import TensorType
 
 
@@ -62,6 +62,12 @@ class Group:
     def anchor(self) -> Node | None:
         """The one node that is not pointwise, if there is exactly one."""
         return self.anchors[0] if len(self.anchors) == 1 else None
+
+    @property
+    def first_anchor(self) -> Node | None:
+        """The only anchor, or the first one of a chain."""
+        is_chain = all(node.op.kind is Kind.ANCHOR for node in self.anchors)
+        return self.anchors[0] if self.anchors and is_chain else self.anchor
 
     @property
     def sole_anchor(self) -> Node:

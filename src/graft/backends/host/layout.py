@@ -274,13 +274,27 @@ def _requirements(
             yield context.requirement(outer, (block, 0) if single else (block,))
 
 
+def blocked_stores(group: Group, block: int) -> dict[Value, Storage]:
+    """The storages that a chain is offered first: its images in blocks, with their halos."""
+    halos, outputs = _halos((group,)), group.node.outputs
+    channels = {channel_count(value) for value in outputs if is_image(value)}
+    data = group.outer(group.anchors[0].args[0])
+    reads = [group.outer(value) for value in group.reads() if value not in group.constants]
+
+    def is_blocked(value: Value) -> bool:
+        return is_image(value) and (value is data or channel_count(value) in channels)
+
+    values = (*reads, *outputs)
+    return {value: _stored(value, block if is_blocked(value) else 0, halos) for value in values}
+
+
 def _halos(groups: Sequence[Group]) -> dict[Value, _Border]:
     """Per image, the widest padding on each side among the convolutions that read it.
 
     Where they do not agree on what stands for zero, the first one that needs any decides."""
     borders: dict[Value, _Border] = {}
     for group in groups:
-        conv = group.anchor
+        conv = group.first_anchor
         if conv is None or conv.op.name not in CONVOLUTIONS or conv.args[1] not in group.constants:
             continue
         value = group.outer(conv.args[0])

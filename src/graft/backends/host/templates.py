@@ -13,6 +13,7 @@ from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
+from graft.backends.host.kernels.depthwise_project import depthwise_project
 from graft.backends.host.kernels.determinant import determinant
 from graft.backends.host.kernels.expand_depthwise import expand_depthwise
 from graft.backends.host.kernels.expression.template import expression
@@ -44,8 +45,16 @@ from graft.target.target import Target
 # Of several that take a group, the first one computes it: images in blocks before rows, kernels
 # written by hand before scheduled expressions.
 TEMPLATES: tuple[KernelTemplate, ...] = (
-    *(expand_depthwise, winograd, conv2d, depthwise_conv2d, pool2d, image_reduce, channel_norm),
-    *(image_channels, image_pointwise, image_concat, image_resize, image_movement),
+    *(expand_depthwise, depthwise_project, winograd, conv2d, depthwise_conv2d, pool2d),
+    *(
+        image_reduce,
+        channel_norm,
+        image_channels,
+        image_pointwise,
+        image_concat,
+        image_resize,
+        image_movement,
+    ),
     *(dense, batch_matmul, attention, softmax, reduce),
     *(determinant, distinct, forest, joining, linear_attention, nonzero, recurrence, roi_align),
     *(scatter, sizes, suppression, topk, totals),

@@ -156,6 +156,9 @@ class ConvWriter(ImageWriter):
         self.source = self.read(parameters)
         self.channels = replace(channels, slab=self.schedule.slab)
         super().__init__(parameters, self.schedule.lanes)
+        # the image and the row that the buffer of the data begins with
+        self.source_batch: Expr = self.batch
+        self.source_row: Expr = Const(0)
         self.begin: Buffer | None = None
         self.weights = self.packed(parameters, anchor, self.channels)
         self.depth_index, self.depth_blocks = Var("depth"), 1

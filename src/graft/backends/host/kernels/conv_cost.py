@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graft.backends.host.cost import group_flops, typical_shape
+from graft.backends.host.cost import typical_macs, typical_shape
 from graft.backends.host.group import Group, Winograd
 from graft.backends.host.kernels.conv_plan import INTEGER, MIXED, computed_rows, halo, unfit_extents
 from graft.backends.host.kernels.conv_schedule import ConvExtents, conv_cycles
@@ -55,7 +55,8 @@ def conv_cost(group: Group, block: int, target: Target) -> float:
     rate = machine.with_vectors(32 * lanes).vector_fmas * lanes * 2 * _EFFICIENCY
     anchor = group.anchors[-1]
     speedup = per_word(anchor.args[0].dtype) if anchor.op.name in (INTEGER, MIXED) else 1
-    return machine.meeting_cycles + group_flops(group) * padded / (rate * speedup)
+    flops = 2.0 * sum(map(typical_macs, group.anchors))
+    return machine.meeting_cycles + flops * padded / (rate * speedup)
 
 
 def choose_convolution(group: Group, target: Target) -> Winograd | Refusal:

@@ -137,8 +137,9 @@ class ConvTiles:
 
         def element(number: int) -> Expr:
             row, column = self.pixel(number)
-            at = plus(first_row, row * down.stride), plus(first, column * across.stride)
-            found = Load(writer.source, (writer.batch, block, *at, plus(lane, channel)))
+            line = minus(plus(first_row, row * down.stride), writer.source_row)
+            at = (line, plus(first, column * across.stride), plus(lane, channel))
+            found = Load(writer.source, (writer.source_batch, block, *at))
             return unsigned(widened(found), writer.data.dtype)
 
         def weights(vector: int) -> Expr:

@@ -49,6 +49,8 @@ from graft.loop.ir import (
 )
 from graft.ops.pointwise import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
+from graft.target.machine import Machine
+from graft.target.register_tile import RETRIED_LOADS, stream_cycles
 from graft.target.target import Target
 
 
@@ -67,6 +69,23 @@ def default_schedule(target: Target, dtype: DType, block: int, columns: int) -> 
     return DepthwiseSchedule(lanes, max(spare, target.vector_registers // 4))
 
 
+def depthwise_cycles(
+    machine: Machine, lanes: int, taps: tuple[int, int], strides: tuple[int, int], level: int
+) -> float:
+    """Cycles of a vector of the result if the data come from that level of memory, counted from the
+    second cache on.
+
+    A row of the kernel loads each pixel once for all sums of a tile, of which there are many."""
+    arithmetic = taps[0] * taps[1] / machine.vector_fmas
+    loads = taps[0] * strides[1] / machine.vector_loads
+    size = strides[0] * strides[1] * lanes * DType.FLOAT32.bits // 8
+    incoming = stream_cycles(machine, size, level)
+    near = RETRIED_LOADS * loads + incoming
+    if machine.fills_beside_loads:
+        near = max(loads, incoming)
+    return max(arithmetic, near) + 1 / machine.vector_stores
+
+
 @kernel_template(("nn.conv2d", INTEGER), Layout.BLOCKED, constants=(1,), schedule=DepthwiseSchedule)
 def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A convolution of each channel with a kernel of its own, with whatever follows it."""
@@ -75,7 +94,7 @@ def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Plan | Ref
     data, result = stores[group.outer(anchor.args[0])], stores[group.output]
     reason = (
         no_image(result)
-        or _unfit(anchor, weight, data, result)
+        or unfit(anchor, weight, data, result)
         or _unfit_types(group, anchor, data)
         or unfit_epilogue(group, stores, anchor)
     )
@@ -85,7 +104,7 @@ def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Plan | Ref
     return plan_of(group, stores, lambda p: DepthwiseWriter(p, schedule, anchor, weight).body())
 
 
-def _unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str | None:
+def unfit(anchor: Node, weight: Array, data: Storage, result: Storage) -> str | None:
     """Why the convolution is not for this template, if it is not."""
     attrs = anchor.attrs
     if not attrs.groups == weight.shape[0] == data.shape[1] or weight.shape[1] != 1:

@@ -13,6 +13,7 @@ Sums are those of the two kernels for themselves, in the same order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, plus, times
@@ -20,7 +21,14 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Chain, Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.border import Bordered
+from graft.backends.host.kernels.chain_schedule import (
+    ExpandSchedule,
+    choose_expand_schedule,
+    expand_cost,
+    expand_extents,
+)
 from graft.backends.host.kernels.conv import ConvWriter, Phases
+from graft.backends.host.kernels.conv_cost import conv_layouts
 from graft.backends.host.kernels.conv_plan import (
     halo,
     is_depthwise,
@@ -30,17 +38,10 @@ from graft.backends.host.kernels.conv_plan import (
 )
 from graft.backends.host.kernels.conv_schedule import ConvSchedule
 from graft.backends.host.kernels.depthwise import DepthwiseWriter, default_schedule
-from graft.backends.host.kernels.expand_schedule import (
-    ExpandSchedule,
-    choose_schedule,
-    expand_cost,
-    expand_layouts,
-    extents_of,
-)
 from graft.backends.host.kernels.image import no_image, shared, unfit_epilogue
 from graft.backends.host.storage import Storage, index, shape_of
 from graft.base.dtypes import Array, DType
-from graft.ir.graph import Node
+from graft.ir.graph import Node, Value
 from graft.loop.ir import (
     INDEX,
     Allocate,
@@ -67,6 +68,12 @@ from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 
+def expand_layouts(group: Group, block: int) -> Iterator[Mapping[Value, tuple[int, ...]]]:
+    """The blocks in which the data of the first convolution may be read."""
+    if group.parts is not None and _unfit(group) is None:
+        yield from conv_layouts(group.parts[0], block)
+
+
 @kernel_template(
     Chain(("nn.conv2d", "nn.conv2d")),
     Layout.BLOCKED,
@@ -79,19 +86,14 @@ from graft.target.target import Target
 )
 def expand_depthwise(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A convolution without neighbours, a depthwise one of its result, and what follows each."""
-    parts = group.parts
-    if parts is None:
-        return Refusal("the first convolution is read by more than the second")
-    result = stores[group.output]
-    expand, depthwise = (part.sole_anchor for part in parts)
-    weights = tuple(group.constants[conv.args[1]].array for conv in (expand, depthwise))
-    reason = no_image(result) or _unfit(expand, depthwise, weights)
-    if reason is not None:
-        return Refusal(reason)
-    expanded = parts[0].output
-    middle = Storage(
-        expanded.dtype, shape_of(expanded), result.block, halo(depthwise, weights[1].shape[2:])
-    )
+    parts, result = group.parts, stores[group.output]
+    reason = no_image(result) or _unfit(group)
+    if reason is not None or parts is None:
+        return Refusal(reason or "the first convolution is read by more than the second")
+    expand, depthwise = group.anchors
+    weights = [group.constants[conv.args[1]].array for conv in group.anchors]
+    expanded, border = parts[0].output, halo(depthwise, weights[1].shape[2:])
+    middle = Storage(expanded.dtype, shape_of(expanded), result.block, border)
     inner = {**stores, expanded: middle}
     data = stores[group.outer(expand.args[0])]
     reason = None if data.block else "the data is no blocked image"
@@ -107,8 +109,10 @@ def expand_depthwise(group: Group, stores: Stores, target: Target) -> Plan | Ref
     return plan_of(group, stores, body)
 
 
-def _unfit(expand: Node, depthwise: Node, weights: tuple[Array, ...]) -> str | None:
+def _unfit(group: Group) -> str | None:
     """Why the convolutions are not for this template, if they are not."""
+    expand, depthwise = group.anchors
+    weights = [group.constants[conv.args[1]].array for conv in group.anchors]
     if not without_neighbours(expand, weights[0].shape) or expand.attrs.groups != 1:
         return "the first convolution is not pointwise"
     if not is_depthwise(depthwise, weights[1].shape):
@@ -150,8 +154,8 @@ class _Ring:
         return Bordered(bordered, self.buffer, height, width)
 
 
-class _Expansion(ConvWriter):
-    """Writes rows of the pointwise convolution's result to the ring."""
+class PointwiseRows(ConvWriter):
+    """Writes rows of a pointwise convolution, one by one, into a loop nest around several."""
 
     def __init__(
         self,
@@ -163,9 +167,6 @@ class _Expansion(ConvWriter):
     ) -> None:
         self._tile = tile
         super().__init__(parameters, anchor, weight, target)
-        self.asks_before_stores = False  # the ring stays in a cache
-
-    ring: _Ring
 
     def scheduled(self, *_: object) -> tuple[Phases, Phases, ConvSchedule]:
         down, across = (phases(self.anchor, (1, 1), axis) for axis in (0, 1))
@@ -174,6 +175,12 @@ class _Expansion(ConvWriter):
     @property
     def segments(self) -> int:
         return 1
+
+
+class _Expansion(PointwiseRows):
+    """Writes rows of the pointwise convolution's result to the ring."""
+
+    ring: _Ring
 
     def address(self, coordinate: BlockedCoordinate) -> tuple[Expr, ...]:
         number = minus(coordinate.block, self.first_block)
@@ -227,8 +234,8 @@ class _Writer:
     def __init__(self, parameters: Parameters, middle: Storage, target: Target) -> None:
         first, second = parameters.group.parts or ()
         expanded = first.output
-        extents = extents_of(parameters.group, middle.block, target)
-        self.schedule = schedule = choose_schedule(target, extents)
+        extents = expand_extents(parameters.group, middle.block, target)
+        self.schedule = schedule = choose_expand_schedule(target, extents)
         self.strides, self.window = extents.strides, extents.window
         share = max(schedule.tile.slab, middle.block)
         self.ring = _Ring(middle, extents.ring_rows(schedule.rows), share // middle.block)
@@ -246,6 +253,7 @@ class _Writer:
             weights[1],
         )
         self.expansion.ring = self.depthwise.ring = self.ring
+        self.expansion.asks_before_stores = False  # the ring stays in a cache
         self.strip = Var("strip")
 
     def body(self) -> Stmt:

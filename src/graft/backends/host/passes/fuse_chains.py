@@ -11,15 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from graft.backends.host.group import Group, group_of
-from graft.backends.host.storage import (
-    BLOCKS,
-    Storage,
-    channel_count,
-    is_image,
-    row_major,
-    shape_of,
-)
+from graft.backends.host.group import group_of
+from graft.backends.host.layout import blocked_stores
+from graft.backends.host.storage import BLOCKS
 from graft.backends.host.templates import chain_cost, is_chain, layouts_for
 from graft.ir.graph import Graph, Node, Value, closed_graph, make_node
 from graft.ir.literal import Literal
@@ -32,26 +26,30 @@ LEAST_GAIN = 0.05
 
 
 def fuse_chains(graph: Graph, target: Target) -> Graph:
-    """Merge pairs of groups in order; what has been merged is not merged again."""
+    """Merge pairs of groups, those that gain most first; a merged one is not merged again."""
     graph = change_nested(graph, partial(fuse_chains, target=target))
     constants, returned = graph.constants, set(graph.outputs)
-    merged: dict[Node, Node] = {}
+    pairs: list[tuple[float, Node, Node, Node]] = []
     for node in graph.nodes:
         source = _source(graph, node, constants)
-        if source is None or source in merged or source.output in returned:
-            continue
-        both = merged_group(source, node)
-        if not isinstance(merged_cost(source, node, both, constants, target), Refusal):
+        if source is not None and source.output not in returned:
+            both = merged_group(source, node)
+            gain = merging_gain(source, node, both, constants, target)
+            if not isinstance(gain, Refusal):
+                pairs.append((gain, source, node, both))
+    merged: dict[Node, Node] = {}
+    for _, source, node, both in sorted(pairs, key=lambda pair: -pair[0]):
+        if source not in merged and node not in merged:
             merged[source] = merged[node] = both
     nodes = (merged.get(node, node) for node in graph.nodes)
     kept = {id(one): one for one in reversed(tuple(nodes))}  # a composite where its last group was
     return replace(graph, nodes=tuple(reversed(kept.values()))) if merged else graph
 
 
-def merged_cost(
+def merging_gain(
     source: Node, node: Node, both: Node, constants: Mapping[Value, Literal], target: Target
 ) -> float | Refusal:
-    """Cycles of the kernel for both, or why there is none that pays."""
+    """Cycles that a kernel for both saves, or why there is none that pays."""
     block = BLOCKS[0]
     apart = 0.0
     for one in (source, node):
@@ -60,9 +58,11 @@ def merged_cost(
             return Refusal("one of them has no kernel for images in blocks", one)
         apart += min(costs)
     group = group_of(both, constants)
-    cost = chain_cost(group, _stores(group, block), block, target)
-    if isinstance(cost, Refusal) or cost < (1 - LEAST_GAIN) * apart:
+    cost = chain_cost(group, blocked_stores(group, block), block, target)
+    if isinstance(cost, Refusal):
         return cost
+    if cost < (1 - LEAST_GAIN) * apart:
+        return apart - cost
     return Refusal(f"it takes {cost:.0f} cycles, and the two apart {apart:.0f}", node)
 
 
@@ -98,18 +98,3 @@ def _nodes(node: Node) -> tuple[Node, ...]:
     body: Graph = node.attrs.body
     formal = dict(zip(body.inputs, node.args, strict=True))
     return tuple(one.on(formal) for one in body.nodes)
-
-
-def _stores(group: Group, block: int) -> dict[Value, Storage]:
-    """The layouts that `layout.py` would try first: all images in blocks."""
-    outputs = group.node.outputs
-    channels = {channel_count(value) for value in outputs if is_image(value)}
-    data = group.outer(group.anchors[0].args[0])
-    reads = [group.outer(value) for value in group.reads() if value not in group.constants]
-    stores: dict[Value, Storage] = {}
-    for value in (*reads, *outputs):
-        in_blocks = is_image(value) and (value is data or channel_count(value) in channels)
-        stores[value] = (
-            Storage(value.dtype, shape_of(value), block) if in_blocks else row_major(value)
-        )
-    return stores

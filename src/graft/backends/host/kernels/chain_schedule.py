@@ -1,0 +1,247 @@
+"""Schedules and costs of a pointwise and a depthwise convolution in one kernel.
+
+The extents of both enter, and a target; the tile and the rows of a job leave, and by how many
+cycles one kernel is faster than two. Apart, the image between them goes to the nearest level of
+memory that holds it, and comes back from there; together, it stays in the second cache. Where the
+depthwise convolution is the second one, threads that begin in the middle of the image compute rows
+that their neighbours compute, too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from graft.backends.host.cost import typical_shape
+from graft.backends.host.group import Group
+from graft.backends.host.kernels.conv_cost import conv_cost
+from graft.backends.host.kernels.conv_schedule import (
+    ENOUGH_JOBS,
+    ConvExtents,
+    ConvSchedule,
+    choose_schedule,
+    conv_cycles,
+)
+from graft.backends.host.kernels.depthwise import depthwise_cycles
+from graft.backends.host.kernels.image import vector_lanes
+from graft.base.dtypes import DType
+from graft.target.machine import Machine
+from graft.target.register_tile import stream_cycles
+from graft.target.target import Target
+
+_FLOAT = 4  # bytes
+# Share of a cache that a kernel finds what the one before has written in.
+_HELD = 0.75
+# Vectors of a share of the channels, of which each has to have sums in registers.
+_MOST_VECTORS = 8
+# Rows that jobs have to be made of where they have all channels.
+_LEAST_JOBS = ENOUGH_JOBS // 2
+# Threads that the kernel has to be faster on: each computes some rows again.
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandSchedule:
+    """What a search may vary: the register tile of the expansion, and the rows of the result that a
+    job makes."""
+
+    tile: ConvSchedule
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandExtents:
+    """Two convolutions by the extents that matter."""
+
+    batch: int
+    lanes: int
+    expansion: ConvExtents  # of one image
+    rows: int  # of the result
+    columns: int
+    taps: tuple[int, int]  # of the depthwise convolution
+    window: tuple[int, int]  # pixels from its first tap to its last
+    strides: tuple[int, int]
+
+    @property
+    def channels(self) -> int:
+        """The channels of all blocks."""
+        return self.expansion.vectors * self.lanes
+
+    @property
+    def shared_rows(self) -> int:
+        """The rows of the expanded image that a row of the result and the next one read."""
+        return self.window[0] - self.strides[0]
+
+    def ring_rows(self, rows: int) -> int:
+        """The rows of the expanded image that so many rows of the result read."""
+        return rows * self.strides[0] + self.shared_rows
+
+
+def expand_extents(group: Group, block: int, target: Target) -> ExpandExtents:
+    """The extents of a group of the two."""
+    expand, depthwise = group.anchors
+    batch, channels, height, width = typical_shape(expand.output)
+    lanes = vector_lanes(target, DType.FLOAT32, block)
+    depth, vectors = typical_shape(expand.args[0])[1], -(-channels // block) * block // lanes
+    # more than a row at a time would not fit the ring
+    expansion = ConvExtents(
+        depth, (1, 1), height, width, vectors, block // lanes, is_static=False, may_overlap=True
+    )
+    down, across = group.constants[depthwise.args[1]].array.shape[2:]
+    steps = depthwise.attrs.dilation
+    window = (down - 1) * steps[0] + 1, (across - 1) * steps[1] + 1
+    rows, columns = typical_shape(depthwise.output)[2:]
+    strides = depthwise.attrs.strides[0], depthwise.attrs.strides[1]
+    return ExpandExtents(batch, lanes, expansion, rows, columns, (down, across), window, strides)
+
+
+def choose_expand_schedule(target: Target, extents: ExpandExtents) -> ExpandSchedule:
+    """The cheapest tile, and as many rows as the first cache holds and leave enough jobs."""
+    near, image = _with_all_cached(target), extents.expansion
+    share = min(_shares(image), key=lambda share: _expansion_cycles(near, extents, share))
+    tile = choose_schedule(near, extents.lanes, replace(image, vectors=share))
+    held = target.cache_bytes[0] // (image.columns * share * extents.lanes * _FLOAT)
+    jobs = extents.batch * extents.rows * -(-image.vectors // share)
+    counts = range(1, min(extents.rows, jobs // ENOUGH_JOBS) + 1)
+    rows = max((count for count in counts if extents.ring_rows(count) <= held), default=1)
+    rows = -(-extents.rows // -(-extents.rows // rows))  # the last job's all but as many
+    return ExpandSchedule(replace(tile, rows_first=True), rows)
+
+
+def expand_cost(group: Group, block: int, target: Target) -> float:
+    """Cycles of both convolutions, less those that one kernel saves."""
+    extents = expand_extents(group, block, target)
+    return conv_cost(group, block, target) - expand_saving(target, extents)
+
+
+def expand_saving(target: Target, extents: ExpandExtents) -> float:
+    """Cycles by which one kernel is faster than two, which meet once more."""
+    machine = target.machine.with_vectors(32 * extents.lanes)
+    image, rows = extents.expansion, extents.batch * extents.expansion.rows
+    pixels = image.rows * image.columns + extents.rows * extents.columns
+    level = _level(machine, extents.batch * pixels * extents.channels * _FLOAT)
+    whole = replace(image, rows=rows)
+    flat = replace(image, rows=1, columns=rows * image.columns)
+    apart = min(conv_cycles(target, extents.lanes, one) for one in (whole, flat))
+    apart += _depthwise(machine, extents, level)
+    near = _with_all_cached(target)
+    together = min(_expansion_cycles(near, extents, share) for share in _shares(image))
+    return apart - together - _depthwise(machine, extents, 0)
+
+
+def _shares(image: ConvExtents) -> range:
+    """The vectors that a share of the channels may have: those of some blocks."""
+    block = image.per_block
+    return range(block, min(max(block, _MOST_VECTORS), image.vectors) + 1, block)
+
+
+def _expansion_cycles(target: Target, extents: ExpandExtents, share: int) -> float:
+    """Cycles in which threads expand all images, share by share of so many vectors."""
+    image, shares = extents.expansion, -(-extents.expansion.vectors // share)
+    again = _THREADS * extents.shared_rows / (extents.batch * image.rows * shares)
+    one = conv_cycles(target, extents.lanes, replace(image, vectors=share))
+    return extents.batch * shares * one * (1 + again)
+
+
+def _depthwise(machine: Machine, extents: ExpandExtents, level: int) -> float:
+    """Cycles of the depthwise convolution if the expanded image comes from that level."""
+    results = extents.batch * extents.rows * extents.columns * extents.expansion.vectors
+    steps = extents.taps, extents.strides
+    return results * depthwise_cycles(machine, extents.lanes, *steps, level)
+
+
+def _with_all_cached(target: Target) -> Target:
+    """The target, if its second cache held everything."""
+    first, second, *others = target.machine.caches
+    size = max(cache.size for cache in target.machine.caches) << 10
+    caches = (first, replace(second, size=size), *others)
+    return replace(target, machine=replace(target.machine, caches=caches))
+
+
+def _level(machine: Machine, size: float) -> int:
+    """The level, counted from the second cache on, that holds so many bytes from the kernel that
+    writes them to the one that reads them."""
+    held = (n for n, cache in enumerate(machine.caches[1:]) if size <= _HELD * cache.size)
+    return next(held, len(machine.caches) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectSchedule:
+    """What a search may vary: the register tile of the projection, and the rows of a job."""
+
+    tile: ConvSchedule
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectExtents:
+    """A depthwise convolution and the pointwise one behind it by the extents that matter."""
+
+    batch: int
+    lanes: int
+    projection: ConvExtents  # of one image
+    taps: tuple[int, int]  # of the depthwise convolution
+    strides: tuple[int, int]
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row between the two."""
+        return self.projection.columns * self.projection.depth * _FLOAT
+
+
+def project_extents(group: Group, block: int, target: Target) -> ProjectExtents:
+    """The extents of a group of the two."""
+    depthwise, project = group.anchors
+    batch, outputs, rows, columns = typical_shape(project.output)
+    lanes = vector_lanes(target, DType.FLOAT32, block)
+    depth, vectors = typical_shape(project.args[0])[1], -(-outputs // block) * block // lanes
+    projection = ConvExtents(
+        depth, (1, 1), rows, columns, vectors, block // lanes, is_static=False, may_overlap=True
+    )
+    down, across = group.constants[depthwise.args[1]].array.shape[2:]
+    strides = depthwise.attrs.strides[0], depthwise.attrs.strides[1]
+    return ProjectExtents(batch, lanes, projection, (down, across), strides)
+
+
+def choose_project_schedule(target: Target, extents: ProjectExtents) -> ProjectSchedule:
+    """The cheapest tile, and as many rows as leave enough jobs and room in the second cache."""
+    image = extents.projection
+    tile = choose_schedule(_with_all_cached(target), extents.lanes, image)
+    held = target.cache_bytes[1] // 4 // extents.row_bytes
+    rows = max(1, min(held, extents.batch * image.rows // ENOUGH_JOBS, image.rows))
+    rows = -(-image.rows // -(-image.rows // rows))
+    return ProjectSchedule(replace(tile, rows_first=True), rows)
+
+
+def project_cost(group: Group, block: int, target: Target) -> float:
+    """Cycles of both convolutions, less those that one kernel saves. Its jobs are rows: where there
+    are few, most threads would have none."""
+    extents = project_extents(group, block, target)
+    if extents.batch * extents.projection.rows < _LEAST_JOBS:
+        return math.inf
+    apart = sum(conv_cost(part, block, target) for part in group.parts or ())
+    return apart - target.machine.meeting_cycles - project_saving(target, extents)
+
+
+def project_saving(target: Target, extents: ProjectExtents) -> float:
+    """Cycles by which one kernel is faster than two, which meet once more."""
+    machine, image = target.machine.with_vectors(32 * extents.lanes), extents.projection
+    rows = extents.batch * image.rows
+    size = rows * extents.row_bytes
+    level = _level(machine, size * (1 + extents.strides[0] * extents.strides[1]))
+    whole = replace(image, rows=rows)
+    flat = replace(image, rows=1, columns=rows * image.columns)
+    apart = min(conv_cycles(target, extents.lanes, one) for one in (whole, flat))
+    together = conv_cycles(_with_all_cached(target), extents.lanes, whole)
+    if not level:
+        return apart - together
+    vectors = size / (extents.lanes * _FLOAT)
+    steps = extents.taps, extents.strides
+    deep = vectors * depthwise_cycles(machine, extents.lanes, *steps, level)
+    written, read = (stream_cycles(machine, times * size, level) for times in (2, 1))
+    return apart - together + _waited(machine, deep, written) + _waited(machine, apart, read)
+
+
+def _waited(machine: Machine, busy: float, transfer: float) -> float:
+    """The cycles of a transfer that are not hidden behind so many of other work."""
+    return max(0.0, transfer - busy) if machine.fills_beside_loads else transfer
