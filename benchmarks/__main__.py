@@ -26,6 +26,7 @@ MODULES = {
     "networks-batch": "networks",
     "quantized": "quantized",
     "precision": "precision",
+    "trained": "trained",
     "footprint": "footprint",
     "new-size": "new_size",
     "any-size": "any_size",

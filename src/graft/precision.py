@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -40,6 +40,7 @@ from graft.ir.graph import Graph, Value
 from graft.ir.op import bytes_of
 from graft.quantize.calibrate import Calibration, Feeds, Statistics
 from graft.quantize.data import Data, Pixels, Sample, read_samples
+from graft.quantize.heads import head_values, measured_units, with_outputs
 from graft.quantize.insert import insert_precisions
 from graft.quantize.ranges import METHODS
 from graft.quantize.report import (
@@ -63,6 +64,7 @@ from graft.runtime.regions import RegionWarning
 from graft.stages import CompileOptions, Optimized, place
 from graft.target.target import HOST
 
+Run = Callable[[Feeds], Sequence[Array]]
 RANDOM = "random"  # in the place of data
 # The precisions that units may have where one is asked for, the most narrow first.
 CANDIDATES = {HALF: (HALF,), BRAIN: (BRAIN,), INTEGER: (INTEGER,), AUTO: (INTEGER, BRAIN, HALF)}
@@ -106,7 +108,7 @@ def quantize(
             hint="quantise there: `graft quantize -o FILE.onnx` writes a model for any machine",
         )
     allowed = None if precision != AUTO and budget is None else Budget.parse(budget)
-    units = find_units(optimized.graph)
+    units = measured_units(optimized.graph, find_units(optimized.graph))
     if not units:
         raise UserError(
             "there is nothing to quantise: the model has no float32 convolution or dense layer"
@@ -274,7 +276,8 @@ class _Trial:
         limits = np.geomspace(max(whole, 1e-12) * 1e-4, max(whole, 1e-12) * 1.01, _FRONT)
         front = pareto_front(costs, shared, [0.0, *map(float, limits)])
         points = tuple(
-            FrontPoint(one.seconds, math.sqrt(one.error), Counter(one.precisions)) for one in front
+            FrontPoint(one.seconds, math.sqrt(one.error), dict(Counter(one.precisions)))
+            for one in front
         )
         done = self._finished(best, reports, allowed)
         return replace(done, report=replace(done.report, attempts=len(tried), front=points))
@@ -295,7 +298,9 @@ class _Trial:
         """Compile the float program, and keep its results on the samples set aside."""
         self._say("compiling in float")
         self._float = self._linked(self.optimized, self.options)
-        self._exact = [self._float(_in_order(self.graph, one)) for one in self.held_out]
+        self.heads = head_values(self.graph, self.units)
+        run = self._compared(self.graph, self._float)
+        self._exact = [run(one) for one in self.held_out]
 
     def _linked(self, optimized: Optimized, options: CompileOptions) -> Executable:
         """A graph as it would run, on whatever backends are asked for."""
@@ -313,18 +318,25 @@ class _Trial:
         graph = insert_precisions(self.graph, precisions, self.known)
         optimized, options = replace(self.optimized, graph=graph), options or self.narrow
         program = self._linked(optimized, options)
-        quality = self._quality(program)
+        quality = self._quality(self._compared(graph, program))
         runs = {"float": self._float, "mixed": program}
         times = race({name: partial(run, inputs) for name, run in runs.items()})
         took = times["mixed"], times["float"]
         return _Candidate(precisions, optimized, options, quality, *took)
 
-    def _quality(self, program: Executable) -> Quality:
+    def _compared(self, graph: Graph, program: Executable) -> Run:
+        """What of a graph is compared with float: its outputs as the program has them, or heads."""
+        if not self.heads:
+            return lambda sample: program(_in_order(self.graph, sample))
+        run: Run = self._compiled(with_outputs(graph, self.heads))
+        return run
+
+    def _quality(self, run: Run) -> Quality:
         error, same, rows = OutputError(), 0, 0
         for sample, exact in zip(self.held_out, self._exact, strict=True):
-            found = program(_in_order(self.graph, sample))
+            found = run(sample)
             error.add(exact, found)
-            pairs = zip(exact, found, strict=True)
+            pairs = () if self.heads else zip(exact, found, strict=True)
             ranked = next((p for p in pairs if _is_ranking(*p)), None)
             if ranked is not None:
                 one, two = (np.argmax(array, axis=-1) for array in ranked)
@@ -346,7 +358,8 @@ class _Trial:
             times = host.time_groups(whole, inputs)
             self._say(f"compiling for sensitivity in {kind}")
             report = partial(self._perturbing, units)
-            given = (self.graph, self.known, self._compiled, self.probes, report, kind)
+            measured = with_outputs(self.graph, self.heads)
+            given = (measured, self.known, self._compiled, self.probes, report, kind)
             errors = contributions(*given)
             for unit, own in zip(self.units, costs, strict=True):
                 if unit in errors:

@@ -73,6 +73,18 @@ def test_files(model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixt
     np.testing.assert_array_equal(graft.compile(written).run(None, sample)[0], ours)
 
 
+def test_page(model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All facts are in it, as data."""
+    page = tmp_path / "front.html"
+    text = said(capsys, model, "--data", data, "--budget", "20%", "--html", str(page))
+    assert f"{page} plots time against error" in text
+    _, _, rest = page.read_text(encoding="utf-8").partition('id="data">')
+    facts = json.loads(rest.partition("</script>")[0])
+    assert len(facts["units"]) == 7
+    assert facts["front"][0]["counts"] == {"float32": 7}
+    assert facts["front"][0]["error"] == 0
+
+
 def test_random_data_are_worth_little(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quantize", model, "--data", "random", "--precision", "int8"]) == 0
     assert "not how accurate it is" in capsys.readouterr().err

@@ -38,15 +38,20 @@ _ESCAPES = {
 
 def to_html(explanation: Explanation) -> str:
     """The whole page."""
-    before, rest = _template().split(_TITLE, 1)
+    return filled_page("graft.byoc", "explain.html", explanation.model, _facts(explanation))
+
+
+def filled_page(package: str, name: str, title: str, facts: dict[str, Any]) -> str:
+    """A page of a package with a title and facts put into it."""
+    before, rest = _template(package, name).split(_TITLE, 1)
     between, after = rest.split(_DATA, 1)
-    title = html.escape(printable(explanation.model))
-    return "".join((before, title, between, _embedded(_facts(explanation)), after))
+    escaped = html.escape(printable(title))
+    return "".join((before, escaped, between, _embedded(facts), after))
 
 
 @cache
-def _template() -> str:
-    return files("graft.byoc").joinpath("explain.html").read_text("utf-8")
+def _template(package: str, name: str) -> str:
+    return files(package).joinpath(name).read_text("utf-8")
 
 
 def _embedded(facts: dict[str, Any]) -> str:

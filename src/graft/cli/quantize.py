@@ -16,6 +16,7 @@ import onnx
 
 from graft.base.errors import UserError
 from graft.byoc.executable import Settings
+from graft.byoc.explain_html import filled_page
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.cli.options import (
     UsageError,
@@ -66,6 +67,7 @@ EXAMPLES = f"""\
   graft quantize model.onnx --data samples.npy --budget 1% -o model{SUFFIX}
   graft quantize model.onnx --data samples/ --budget top1=0.99 --json
   graft quantize model.onnx --data images/ --mean 0.485,0.456,0.406 --std 0.23,0.22,0.23
+  graft quantize model.onnx --data images/ --html front.html
   graft quantize model.onnx --data random --precision int8   times, not accuracy
 """
 ONNX = ".onnx"
@@ -104,6 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--std", metavar="S,S,S", type=_numbers, help="that pixels of images are divided by")
     add("-o", "--output", metavar="FILE", type=Path, help=f"an {ONNX} or {SUFFIX} file to write")
     add("--threads", metavar="N", type=positive, help="how many run it (default: one per core)")
+    add("--html", metavar="FILE", type=Path, help="write a page that plots time against error")
     add("--json", action="store_true", help="print one JSON object")
     add_target_argument(parser)
     add_containment_arguments(parser)
@@ -136,6 +139,9 @@ def execute(options: argparse.Namespace) -> int:
             module.save(options.output)
     seconds = time.perf_counter() - start
     facts = _facts(options, result.report, seconds)
+    if options.html is not None:
+        page = filled_page("graft.cli", "quantize.html", str(options.model), facts)
+        options.html.write_text(page, encoding="utf-8")
     print_result(options.json, facts, _lines(options, result.report, seconds))
     if result.report.random:
         print_note("note", "random data say what the model would take, not how accurate it is")
@@ -197,6 +203,8 @@ def _lines(options: argparse.Namespace, report: Report, seconds: float) -> Itera
         yield from section("Time against error, predicted", table(points, titles, right=(0, 1)))
     yield from section("Measured end to end", table(_summary(report)))
     yield f"quantised in {seconds_text(seconds)}"
+    if options.html is not None:
+        yield f"{options.html} plots time against error"
 
 
 def _summary(report: Report) -> Iterator[tuple[str, str]]:
