@@ -18,6 +18,8 @@ from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Node, Value
 from graft.ir.types import tensor
+from graft.loop.ir import Prefetch
+from graft.loop.traverse import walk_stmt
 from graft.target.machine import MACHINES
 from graft.target.target import host_target, named_target
 
@@ -204,6 +206,33 @@ def test_depth_is_blocked_where_the_first_cache_is_filled_or_read() -> None:
     assert schedule.slab * schedule.depth_block * 4 <= xeon.cache_bytes[0] / 2
     assert schedule.depth_block
     assert not conv_schedule.choose_schedule(zen, 16, extents).depth_block
+
+
+def test_slabs_come_first_where_the_second_cache_holds_weights_and_data() -> None:
+    """On cores that wait for bursts from beyond it; elsewhere rows do."""
+    small, wide = (ConvExtents(160, (1, 1), 1, pixels, 60, 1, unit=16) for pixels in (49, 3136))
+    xeon, zen = (named_target(name) for name in ("icelake-server", "znver3"))
+    zen = replace(zen, machine=replace(zen.machine, caches=xeon.machine.caches))
+    assert not conv_schedule.choose_schedule(xeon, 16, small).rows_first
+    assert conv_schedule.choose_schedule(xeon, 16, wide).rows_first
+    assert conv_schedule.choose_schedule(zen, 16, small).rows_first
+
+
+@pytest.mark.parametrize(
+    ("outputs", "pixels", "asks"),
+    [(960, (7, 7), True), (960, (1, 1), False), (32, (7, 7), False)],
+    ids=["several tiles", "one tile", "one slab"],
+)
+def test_weights_are_asked_for_ahead_of_their_slab(
+    outputs: int, pixels: tuple[int, int], asks: bool
+) -> None:
+    """Where there is a next slab, and more than one tile to ask for parts of it."""
+    made = _case((1, 160, *pixels), (outputs, 160, 1, 1))
+    kernel = made.kernel(conv2d, named_target("icelake-server"))
+    every = [one for one in walk_stmt(kernel.function.body) if isinstance(one, Prefetch)]
+    asked = [one for one in every if one.buffer.name == "weights"]
+    assert all(one.level == 2 for one in asked)
+    assert bool(asked) == asks
 
 
 def test_gate_per_channel_is_read_as_the_image_of_one_pixel_that_it_is() -> None:

@@ -176,7 +176,8 @@ class ConvTiles:
         position = plus(times(position, self.across.taps), kx)
         line = LINE_BYTES // writer.weights.dtype.numpy.itemsize
         first = times(position, writer.ahead * line)
-        # behind the last block of the depth are the weights of the next slab
+        # behind the last block of the depth are the weights of the next slab, and behind the last
+        # slab often those of the layer that follows
         place = (self.slab, times(plus(current, 1), units), *(Const(0) for _ in range(3)))
         return tuple(
             Prefetch(writer.weights, (*place, plus(first, n * line)), level=2)
@@ -261,7 +262,8 @@ def lines_ahead(writer: ConvWriter) -> int:
 
     Weights that the second cache does not hold would otherwise be waited for in the first tile,
     while those of the other tiles are there. Where tiles are so many that they would ask for less
-    than a line each, that first one does not matter."""
+    than a line each, that first one does not matter; where there is but one, weights are read in
+    order, which needs no asking."""
     down, across, schedule = writer.down[0], writer.columns[0], writer.schedule
     is_plain = len(writer.down) == len(writer.columns) == 1 and not writer.skips_rows
     if schedule.rows_first or not is_plain or not isinstance(across.count, int):
@@ -273,6 +275,8 @@ def lines_ahead(writer: ConvWriter) -> int:
     else:
         tiles = writer.tiles_across * -(-down.count // schedule.rows)
     extents = [int(one.value) for one in writer.weights.extents if isinstance(one, Const)]
+    if tiles == 1 or extents[0] * writer.depth_blocks == 1:
+        return 0
     size = math.prod(extents[1:]) * writer.weights.dtype.numpy.itemsize / writer.depth_blocks
     positions = tiles * writer.units * down.taps * across.taps
     return round(size / LINE_BYTES / max(1, positions))
