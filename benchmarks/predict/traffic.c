@@ -1,10 +1,10 @@
 /* Caches of one core, exactly: sets of lines in the order of their last use, written back when
  * they go. Instrumented kernels leave the addresses of a basic block's accesses in `slots` and call
  * `touch` with the block's number; what moves between levels is counted by block: what loads wait
- * for, what prefetches ask for or is written back, and what stores ask for. Of what loads wait for,
- * two things are noted besides: which lines no prefetcher of the first cache foresees, since the
- * instruction does not go on in steps; and how much it was in each window of WINDOW runs of the
- * block, since transfers in bursts are not hidden by code that runs long before or after. */
+ * for, what prefetches and what stores ask for, and what is written back. Of what loads wait for,
+ * it is noted which lines no prefetcher of the first cache foresees, since the instruction does not
+ * go on in steps; of what loads and stores ask for, how much it was in each window of WINDOW runs
+ * of the block, since transfers in bursts are not hidden by code that runs long before or after. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static const int64_t *first_access; /* by block, and one more */
 static const access_kind *kinds;
 static stride *strides;
 static int64_t *runs; /* by block */
-static int64_t *waited, *posted, *stored, *scattered; /* by block and level: lines */
+static int64_t *waited, *posted, *stored, *scattered, *evicted; /* by block and level: lines */
 
 typedef struct { int64_t count, room; int32_t *lines; } bursts; /* lines by window and level */
 static bursts *windows;
@@ -46,6 +46,7 @@ void setup(int levels, const int64_t *sets, const int64_t *ways, const int64_t *
     first_access = first, kinds = all, runs = run_counts;
     waited = lines, posted = waited + blocks * LEVELS;
     stored = posted + blocks * LEVELS, scattered = stored + blocks * LEVELS;
+    evicted = scattered + blocks * LEVELS;
     strides = realloc(strides, (first[blocks] + 1) * sizeof *strides);
     memset(strides, 0, (first[blocks] + 1) * sizeof *strides);
 }
@@ -84,8 +85,9 @@ void forget_bursts(void) {
     for (int64_t n = 0; n < blocks; n++) windows[n].count = 0;
 }
 
-/* Add what a run of a block has waited for to its last window, or begin the next one. */
-static void note_burst(bursts *one, int64_t run, const int64_t *before, const int64_t *after) {
+/* Add what a run of a block has asked for to its last window, or begin the next one. */
+static void note_burst(bursts *one, int64_t run, const int64_t *before, const int64_t *loaded,
+                       const int64_t *written) {
     if (run % WINDOW == 0) {
         if (one->count == one->room) {
             one->room = 2 * one->room + 64;
@@ -94,7 +96,7 @@ static void note_burst(bursts *one, int64_t run, const int64_t *before, const in
         memset(one->lines + one->count++ * LEVELS, 0, LEVELS * sizeof *one->lines);
     }
     int32_t *lines = one->lines + (one->count - 1) * LEVELS;
-    for (int i = 0; i < LEVELS; i++) lines[i] += after[i] - before[i];
+    for (int i = 0; i < LEVELS; i++) lines[i] += loaded[i] + written[i] - before[i];
 }
 
 /* Whether an instruction comes to a line in the step that it made before, or in the same line. */
@@ -106,17 +108,17 @@ static int is_foreseen(stride *one, uint64_t line) {
 }
 
 void touch(int32_t block) {
-    int64_t *loaded = waited + block * LEVELS, *freed = posted + block * LEVELS;
-    int64_t before[LEVELS];
-    memcpy(before, loaded, sizeof before);
+    int64_t *loaded = waited + block * LEVELS, *written = stored + block * LEVELS;
+    int64_t *freed = evicted + block * LEVELS, before[LEVELS];
+    for (int i = 0; i < LEVELS; i++) before[i] = loaded[i] + written[i];
     for (int64_t n = first_access[block], slot = 0; n < first_access[block + 1]; n++, slot++) {
         uint64_t from = slots[slot] >> LINE, to = (slots[slot] + kinds[n].size - 1) >> LINE;
-        int64_t *filled = kinds[n].posted ? freed : loaded;
-        if (kinds[n].written) filled = stored + block * LEVELS;
+        int64_t *filled = kinds[n].posted ? posted + block * LEVELS : loaded;
+        if (kinds[n].written) filled = written;
         int64_t misses = loaded[0];
         for (uint64_t line = from; line <= to; line++)
             use(kinds[n].level, line, kinds[n].written, 0, filled, freed);
         if (!is_foreseen(strides + n, to)) scattered[block * LEVELS] += loaded[0] - misses;
     }
-    note_burst(windows + block, runs[block]++, before, loaded);
+    note_burst(windows + block, runs[block]++, before, loaded, written);
 }

@@ -56,17 +56,18 @@ class Access:
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes between each cache and what is below it: those that loads wait for; those that
-    prefetches ask for, or that are written back; and those that stores ask for. The code goes on
-    beside the latter two.
+    """Bytes between each cache and what is below it: those that loads wait for, those that
+    prefetches and those that stores ask for, and those that are written back.
 
     Of those that loads wait for, `scattered` come from places that the prefetcher of the first
-    cache does not foresee, and `bursts` has them by windows of a few of the block's runs."""
+    cache does not foresee; `bursts` has what loads and stores ask for by windows of a few of the
+    block's runs."""
 
     waited: Sequence[int]
     posted: Sequence[int]
     stored: Sequence[int]
     scattered: Sequence[int]
+    evicted: Sequence[int]
     bursts: Array
 
 
@@ -89,7 +90,7 @@ class Traffic:
         self.blocks: list[Block] = []
         self.objects = [self._instrumented(number, text) for number, text in enumerate(texts)]
         self._runs = np.zeros(len(self.blocks), np.int64)
-        self._lines = np.zeros((4, len(self.blocks), LEVELS), np.int64)
+        self._lines = np.zeros((5, len(self.blocks), LEVELS), np.int64)
         self._set_up(machine)
 
     def clear(self) -> None:

@@ -83,9 +83,10 @@ class Machine:
     def asks_before_stores(self) -> bool:
         """Whether lines are asked for before they are written, to be there by then.
 
-        On an Ice Lake core, stores of 64 to 256 channels at 56 x 56 waited 41 cycles for each line
-        that the second cache did not have. Zen 4 has no such waits: Winograd's algorithm for 256
-        and 512 channels took 5 to 10 % longer when it asked, and other layers as long as before."""
+        On an Ice Lake core, 64 to 256 channels at 56 x 56 took 41 cycles for each line of the
+        result, where arithmetic takes 32: a tile's stores come in a burst, which the code waits
+        for. Zen 4 has no such waits: Winograd's algorithm for 256 and 512 channels took 5 to 10 %
+        longer when it asked, and other layers as long as before."""
         return not self.fills_beside_loads
 
     @property
@@ -125,8 +126,10 @@ def _xeon(
     The first cache is read or filled, but not both in a cycle, and transfers between its levels
     follow one another (the execution-cache-memory model: Stengel, Treibig, Hager, Wellein: ICS
     2015). With 64 bytes a cycle from the second cache and 10 from the last, that gives the
-    speeds of five register tiles on an Ice Lake core to within a tenth. Ice Lake and later store
-    two vectors a cycle only where they are of 256 bits.
+    speeds of five register tiles on an Ice Lake core to within a tenth. kerncraft's machine files
+    have 44 and 9.6 bytes a cycle for 512-bit loads of a Cascade Lake core (Xeon Gold 6248), 45 and
+    10.1 on Skylake (6148), and 5.2 to 6.3 from memory. Ice Lake and later store two vectors a cycle
+    only where they are of 256 bits.
     """
     caches = (
         CacheLevel(l1 * KIB, 128),
