@@ -25,6 +25,7 @@ from graft.backends.host.kernels.conv_schedule import (
 from graft.backends.host.kernels.depthwise import depthwise_cycles
 from graft.backends.host.kernels.image import vector_lanes
 from graft.base.dtypes import DType
+from graft.ir.graph import Node
 from graft.target.machine import Machine
 from graft.target.register_tile import stream_cycles
 from graft.target.target import Target
@@ -78,21 +79,30 @@ class ExpandExtents:
 
 
 def expand_extents(group: Group, block: int, target: Target) -> ExpandExtents:
-    """The extents of a group of the two."""
+    """The extents of a pointwise and a depthwise convolution."""
     expand, depthwise = group.anchors
-    batch, channels, height, width = typical_shape(expand.output)
     lanes = vector_lanes(target, DType.FLOAT32, block)
-    depth, vectors = typical_shape(expand.args[0])[1], -(-channels // block) * block // lanes
-    # more than a row at a time would not fit the ring
-    expansion = ConvExtents(
-        depth, (1, 1), height, width, vectors, block // lanes, is_static=False, may_overlap=True
+    taps, strides = _steps(group, depthwise)
+    dilation = depthwise.attrs.dilation
+    window = (taps[0] - 1) * dilation[0] + 1, (taps[1] - 1) * dilation[1] + 1
+    batch, _, rows, columns = typical_shape(depthwise.output)
+    image = _row_by_row(expand, block, lanes)
+    return ExpandExtents(batch, lanes, image, rows, columns, taps, window, strides)
+
+
+def _row_by_row(conv: Node, block: int, lanes: int) -> ConvExtents:
+    """The extents of a pointwise convolution that makes such blocks, no two rows at a time."""
+    _, channels, rows, columns = typical_shape(conv.output)
+    depth, vectors = typical_shape(conv.args[0])[1], -(-channels // block) * block // lanes
+    return ConvExtents(
+        depth, (1, 1), rows, columns, vectors, block // lanes, is_static=False, may_overlap=True
     )
-    down, across = group.constants[depthwise.args[1]].array.shape[2:]
-    steps = depthwise.attrs.dilation
-    window = (down - 1) * steps[0] + 1, (across - 1) * steps[1] + 1
-    rows, columns = typical_shape(depthwise.output)[2:]
-    strides = depthwise.attrs.strides[0], depthwise.attrs.strides[1]
-    return ExpandExtents(batch, lanes, expansion, rows, columns, (down, across), window, strides)
+
+
+def _steps(group: Group, conv: Node) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Taps and strides of a convolution."""
+    down, across = group.constants[conv.args[1]].array.shape[2:]
+    return (down, across), (conv.attrs.strides[0], conv.attrs.strides[1])
 
 
 def choose_expand_schedule(target: Target, extents: ExpandExtents) -> ExpandSchedule:
@@ -190,17 +200,11 @@ class ProjectExtents:
 
 
 def project_extents(group: Group, block: int, target: Target) -> ProjectExtents:
-    """The extents of a group of the two."""
+    """The extents of a depthwise and a pointwise convolution."""
     depthwise, project = group.anchors
-    batch, outputs, rows, columns = typical_shape(project.output)
     lanes = vector_lanes(target, DType.FLOAT32, block)
-    depth, vectors = typical_shape(project.args[0])[1], -(-outputs // block) * block // lanes
-    projection = ConvExtents(
-        depth, (1, 1), rows, columns, vectors, block // lanes, is_static=False, may_overlap=True
-    )
-    down, across = group.constants[depthwise.args[1]].array.shape[2:]
-    strides = depthwise.attrs.strides[0], depthwise.attrs.strides[1]
-    return ProjectExtents(batch, lanes, projection, (down, across), strides)
+    batch, projection = typical_shape(project.output)[0], _row_by_row(project, block, lanes)
+    return ProjectExtents(batch, lanes, projection, *_steps(group, depthwise))
 
 
 def choose_project_schedule(target: Target, extents: ProjectExtents) -> ProjectSchedule:
