@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from graft.base.capacity import MOST_BYTES
 from graft.base.dims import symbol
 from graft.base.errors import UserError
 from graft.ir.graph import Value
@@ -16,6 +20,7 @@ from graft.ir.types import tensor
 from graft.quantize.data import Pixels, Sample, read_samples
 
 X = Value("x", tensor("float32", 1, 3, 4, 6))
+PICKLED = b"\x80\x04]\x94K\x01a."  # a list, as pickle writes it
 ARRAY = np.arange(72, dtype=np.float32).reshape(1, 3, 4, 6)
 
 
@@ -95,3 +100,81 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     assert "bad.png' is not a readable image" in _refused(tmp_path)
     flat = Value("x", tensor("float32", 10))
     assert "does not take one image" in _refused(tmp_path, flat)
+
+
+def archive(path: Path, data: bytes, method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as file:
+        file.writestr("x.npy", data)
+    return path
+
+
+def header(shape: str, dtype: str = "<f4") -> bytes:
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        PICKLED,
+        header("(2**60,)"),
+        header("(1152921504606846976,)"),
+        header("(4294967296, 4294967296)"),
+        header("(-1,)"),
+        header("(1,)", "|O") + PICKLED,
+        header("(" * 3000),
+        b"\x93NUMPY\x09\x00",
+        b"PK\x03\x04",
+        b"",
+    ],
+)
+def test_hostile_arrays_are_refused(tmp_path: Path, content: bytes) -> None:
+    for name in ("a.npy", "a.npz"):
+        (tmp_path / name).write_bytes(content)
+        assert name in _refused(tmp_path / name)
+    assert "x.npz" in _refused(archive(tmp_path / "x.npz", content))
+
+
+def test_hostile_archives_are_refused(tmp_path: Path) -> None:
+    bomb = archive(tmp_path / "bomb.npz", header("(1,)"))
+    size = (MOST_BYTES + 1).to_bytes(8, "little")
+    data = bytearray(bomb.read_bytes())
+    at = data.index(b"PK\x01\x02")  # the directory: this many bytes are said to come out of it
+    extra = b"\x01\x00\x08\x00" + size
+    data[at + 24 : at + 28] = b"\xff" * 4
+    data[at + 30 : at + 32] = len(extra).to_bytes(2, "little")
+    name_end = at + 46 + len("x.npy")
+    data[name_end:name_end] = extra
+    end = data.index(b"PK\x05\x06")
+    data[end + 12 : end + 16] = (end - at).to_bytes(4, "little")
+    bomb.write_bytes(bytes(data))
+    assert "more than this machine's memory" in _refused(bomb)
+    damaged = archive(tmp_path / "damaged.npz", header("(4,)") + bytes(range(16)) * 9)
+    data = bytearray(damaged.read_bytes())
+    data[50:70] = bytes(20)
+    damaged.write_bytes(bytes(data))
+    assert "damaged.npz' is not a readable NumPy file" in _refused(damaged)
+    locked = archive(tmp_path / "locked.npz", header("(1,)") + bytes(4), zipfile.ZIP_STORED)
+    data = bytearray(locked.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(mark) + offset] |= 1  # encrypted
+    locked.write_bytes(bytes(data))
+    assert "locked.npz' is not a readable NumPy file" in _refused(locked)
+
+
+def test_pipes_and_folders_are_no_samples(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.npy")
+    assert "a.npy' is no file" in _refused(tmp_path)
+    (tmp_path / "a.npy").unlink()
+    (tmp_path / "b.npz").mkdir()
+    assert "b.npz' is no file" in _refused(tmp_path)
+
+
+def test_a_line_of_pixels_is_no_large_image(tmp_path: Path) -> None:
+    """Scaled as a whole it would be 4 x 400,000 pixels and more."""
+    PIL.Image.new("RGB", (100_000, 1), (255, 255, 255)).save(tmp_path / "line.png")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (found,) = read(tmp_path, Value("x", tensor("float32", 1, 3, 2000, 2)))
+    assert found["x"].shape == (1, 3, 2000, 2)
+    assert (found["x"] == 1).all()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10

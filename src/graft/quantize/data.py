@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.capacity import check_bytes
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError, UserError
 from graft.ir.graph import Value
@@ -65,6 +66,9 @@ def files_in(path: Path) -> list[Path]:
     found = sorted(p for p in path.iterdir() if p.suffix.lower() in (*ARRAYS, *IMAGES))
     if not found:
         raise UserError(f"'{path}' holds no .npy, .npz or image file", hint=_HINT)
+    for one in found:
+        if not one.is_file():  # a pipe would be waited for, and a device may never end
+            raise UserError(f"'{one}' is no file, or leads to none")
     return found
 
 
@@ -76,13 +80,21 @@ def _arrays(path: Path) -> Any:
     """The array of an .npy file, or those of an .npz archive by name."""
     try:
         with path.open("rb") as file:
+            if zipfile.is_zipfile(file):
+                with zipfile.ZipFile(file) as archive:
+                    size = sum(one.file_size for one in archive.infolist())
+                    check_bytes(size, f"'{path}' unpacks to arrays")
+            file.seek(0)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
-            arrays = {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            return {name: loaded[name] for name in loaded.files}
+    except MemoryError:
+        raise UserError(f"'{path}' holds more than fits into memory") from None
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001  (of NumPy, zipfile and its decompressors)
         raise UserError(f"'{path}' is not a readable NumPy file: {error}") from None
-    return arrays
 
 
 def _image(path: Path, inputs: Sequence[Value], pixels: Pixels) -> Array:
@@ -97,17 +109,15 @@ def _image(path: Path, inputs: Sequence[Value], pixels: Pixels) -> Array:
     try:
         with PIL.Image.open(path) as image:
             plain = image.convert("RGB" if shape[1] == 3 else "L")
-    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+    except Exception as error:  # noqa: BLE001  (of any of Pillow's decoders)
         raise UserError(f"'{path}' is not a readable image: {error}") from None
     height, width = shape[2:]
     if isinstance(height, int) and isinstance(width, int):
+        # The middle is cut out before it is scaled: of a line of pixels the whole would be large.
         scale = max(height / plain.height, width / plain.width)
-        wide, high = (
-            max(width, round(plain.width * scale)),
-            max(height, round(plain.height * scale)),
-        )
-        left, top = (wide - width) // 2, (high - height) // 2
-        plain = plain.resize((wide, high)).crop((left, top, left + width, top + height))
+        wide, high = min(width / scale, plain.width), min(height / scale, plain.height)
+        left, top = (plain.width - wide) / 2, (plain.height - high) / 2
+        plain = plain.resize((width, height), box=(left, top, left + wide, top + high))
     array = np.atleast_3d(np.asarray(plain, np.float32)) / 255
     mean, std = np.array(pixels.mean, np.float32), np.array(pixels.std, np.float32)
     array = (array - mean) / std
