@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -118,3 +119,33 @@ def test_the_model_is_the_code() -> None:
     provider, _, model = blob.partition(b"\0")
     assert provider == CPU.encode()
     onnx.checker.check_model(onnx.load_from_string(model))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise SystemExit('no\\x1b[31m licence')",
+        "def get_ep_names(): return []\ndef get_library_path(): return ''",
+        "def get_ep_names(): return [7]\ndef get_library_path(): return None",
+    ],
+)
+def test_hostile_plug_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> None:
+    (tmp_path / "onnxruntime_hostile.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "onnxruntime_hostile", raising=False)
+    with pytest.warns(UserWarning, match="the plug-in onnxruntime_hostile") as caught:
+        assert CPU in runtime.providers.__wrapped__()
+    assert "\x1b" not in str(caught[0].message)
+
+
+@pytest.mark.parametrize(
+    "blob", [b"", b"\0", b"\xff\xfe\0x", CPU.encode(), f"{CPU}\0garbage".encode(), b"Nobody\0x"]
+)
+def test_blobs_that_are_no_models_are_refused(blob: bytes) -> None:
+    with pytest.raises(UnsupportedError):
+        runtime.load(blob, threads=1)
+
+
+def test_options_that_a_provider_does_not_take() -> None:
+    with pytest.raises(UnsupportedError, match="does not take its options"):
+        runtime.session_options(CPU, 1, {"key": "x" * 1_000_000})

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from graft.base.errors import UnsupportedError
+from graft.base.names import printable
 from graft.runtime.loaders import versioned
 from graft.runtime.spaces import Runner
 
@@ -56,8 +57,10 @@ def providers() -> tuple[str, ...]:
                 if hasattr(plug_in, "get_ep_names"):
                     name, library = plug_in.get_ep_names()[0], plug_in.get_library_path()
                     onnxruntime.register_execution_provider_library(name, library)
-            except Exception as error:  # noqa: BLE001  one that is broken leaves the others alone
-                warnings.warn(f"the plug-in {module.name} does not load: {error}", stacklevel=2)
+            # One that is broken, or ends its process, leaves the others alone.
+            except (Exception, SystemExit) as error:  # noqa: BLE001
+                reason = printable(str(error))
+                warnings.warn(f"the plug-in {module.name} does not load: {reason}", stacklevel=2)
     plugged_in = [device.ep_name for device in onnxruntime.get_ep_devices()]
     return tuple(dict.fromkeys([*onnxruntime.get_available_providers(), *plugged_in]))
 
@@ -76,10 +79,13 @@ def session_options(
     if provider != _CPU:
         result.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
-    if devices:
-        result.add_provider_for_devices(devices[:1], dict(options or {}))
-    else:
-        result.add_provider(provider, dict(options or {}))
+    try:
+        if devices:
+            result.add_provider_for_devices(devices[:1], dict(options or {}))
+        else:
+            result.add_provider(provider, dict(options or {}))
+    except Exception as error:  # the classes of its errors have no base of their own
+        raise UnsupportedError(f"{provider} does not take its options: {error}") from error
     return result
 
 
@@ -106,5 +112,5 @@ def pack(provider: str, model: bytes) -> bytes:
 def load(blob: bytes, threads: int | None = None) -> Runner:
     """What `graft.load` calls for a region of this backend."""
     name, _, model = blob.partition(b"\0")
-    provider = name.decode()
+    provider = name.decode(errors="replace")
     return session_runner(provider, model, session_options(provider, threads))
