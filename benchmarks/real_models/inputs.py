@@ -152,7 +152,7 @@ def _drawn(
         return np.ones(shape, dtype)
     if dtype.kind == "f":
         is_image = len(shape) == 4 and not _SOUND.search(name)
-        return _uniform(random, 0 if is_image else -1, shape, dtype)
+        return random.uniform(0 if is_image else -1, 1, shape).astype(dtype)
     if dtype.kind == "b":
         return random.integers(0, 2, shape).astype(dtype)
     if dtype == np.object_:  # numerals: strings that may be cast to numbers
@@ -163,16 +163,6 @@ def _drawn(
     limit = min(limit, _MOST_TURNS + 1) if is_trip_count(model, name) else limit
     limit = limit if plan.limit is None else plan.limit
     return random.integers(0, limit, shape).astype(dtype)
-
-
-def _uniform(random: Any, least: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Numbers up to 1, drawn in blocks: in float64 all at once, some inputs do not fit memory."""
-    drawn = np.empty(shape, dtype)
-    flat = drawn.reshape(-1)
-    for start in range(0, flat.size, _LARGE):
-        block = flat[start : start + _LARGE]
-        block[...] = random.uniform(least, 1, block.size)
-    return drawn
 
 
 def is_trip_count(model: onnx.ModelProto, name: str) -> bool:
