@@ -150,6 +150,16 @@ def test_backends_that_do_not_compute_in_sixteen_bits() -> None:
     assert report.refusals == ("'simnpu' does not compute in bfloat16, but in float32",)
 
 
+def test_precisions_are_chosen_together_with_backends() -> None:
+    """What an accelerator runs stays in float; promises hold against the float plan."""
+    graph, options = residual(), compile_options(["onednn", "host"])
+    if options.accelerators[0].missing():
+        pytest.skip("it takes oneDNN: pip install 'graft-compiler[onednn]'")
+    report = quantize(optimize(Imported(graph)), samples(graph, 4), options, AUTO, 0.2).report
+    assert report.quality.meets(Budget(0.2))
+    assert report.seconds < report.float_seconds or report.narrow_units == 0
+
+
 def test_requests_that_make_no_sense() -> None:
     data = samples(residual(), 4)
     assert "needs samples to calibrate on" in _refused(precision="auto")

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from typing import Any
 
@@ -27,6 +27,7 @@ from graft.byoc.executable import Executable
 from graft.byoc.measure import race, samples
 from graft.byoc.precision import (
     Choice,
+    PlacedUnits,
     SharedValue,
     UnitCosts,
     UnitOption,
@@ -61,7 +62,7 @@ from graft.quantize.sensitivity import OutputError, contributions
 from graft.quantize.units import Unit, find_units, no_reason_for, units_in
 from graft.race import link_fastest
 from graft.runtime.regions import RegionWarning
-from graft.stages import CompileOptions, Optimized, place
+from graft.stages import CompileOptions, Optimized, partition_graph, place
 from graft.target.target import HOST
 
 Run = Callable[[Feeds], Sequence[Array]]
@@ -243,7 +244,7 @@ class _Trial:
     def search(self, allowed: Budget | None) -> Quantized:
         """The fastest choice within the budget that holds when it is measured."""
         self._run_float()
-        costs, shared = self._costs(), self._shared()
+        costs, shared = self._costs(), self._shared
         errors = [max(o.error for o in one.values()) for one in costs]
         whole = sum(error for error in errors if math.isfinite(error))
         limit = whole if allowed is None or allowed.error is None else allowed.error**2
@@ -254,9 +255,10 @@ class _Trial:
             is_better = found.quality.meets(allowed) and found.speedup >= _LEAST_SPEEDUP
             best = found if is_better else best
         while len(tried) < _ATTEMPTS:
-            choice = choose_precisions(costs, shared, limit)
+            choice = self._chosen(costs, limit)
             every = uniform(costs, shared, CANDIDATES[self.precision][0])
-            if not tried and every.changed and error_of(costs, every.precisions) <= limit:
+            fits = every.changed and error_of(costs, every.precisions) <= limit
+            if not tried and fits and not self.options.accelerators:
                 # Units were timed one by one, on a machine that may be busy. Where the budget has
                 # room for all of them, all together are worth a measurement.
                 choice = every
@@ -274,13 +276,31 @@ class _Trial:
                 limit = min(_next_limit(choice, found.quality, allowed), max(limit, whole))
         reports = self._unit_reports(costs, best, allowed)
         limits = np.geomspace(max(whole, 1e-12) * 1e-4, max(whole, 1e-12) * 1.01, _FRONT)
-        front = pareto_front(costs, shared, [0.0, *map(float, limits)])
+        front = pareto_front(partial(self._chosen, costs), [0.0, *map(float, limits)])
         points = tuple(
             FrontPoint(one.seconds, math.sqrt(one.error), dict(Counter(one.precisions)))
             for one in front
         )
         done = self._finished(best, reports, allowed)
         return replace(done, report=replace(done.report, attempts=len(tried), front=points))
+
+    def _chosen(self, costs: Sequence[UnitCosts], limit: float) -> Choice:
+        """The exact choice, together with placement where there are accelerators."""
+        placed = self._placed
+        if placed is None:
+            return choose_precisions(costs, self._shared, limit)
+        return placed.choose(costs, limit)
+
+    @cached_property
+    def _placed(self) -> PlacedUnits | None:
+        """The units within the placement of the graph; None where the host runs all of it."""
+        if not self.narrow.accelerators:
+            return None
+        placement = partition_graph(self.graph, self.narrow).placement
+        numbers = {node: number for number, node in enumerate(placement.found.nodes)}
+        nodes = tuple(tuple(numbers[node] for node in unit.nodes) for unit in self.units)
+        rate = self.options.host.limits.peak_bytes_per_second or math.inf
+        return PlacedUnits(placement.problem, nodes, rate)
 
     @property
     def graph(self) -> Graph:
@@ -374,6 +394,7 @@ class _Trial:
         name = units[position].name
         self.options.report(Stage("perturbing units", position + 1, len(units), name))
 
+    @cached_property
     def _shared(self) -> list[SharedValue]:
         """Values that several units read, with the time to have them as bytes and as floats."""
         readers: dict[Value, list[int]] = {}

@@ -6,9 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
+from tests.byoc.brute import cheapest
+from tests.byoc.problems import random_problem
 
 from graft.byoc.precision import (
     FLOAT,
+    PlacedUnits,
     SharedValue,
     UnitCosts,
     UnitOption,
@@ -18,6 +21,7 @@ from graft.byoc.precision import (
     seconds_of,
     uniform,
 )
+from graft.byoc.problem import Flow, Option, Problem, Site
 
 NAMES = (FLOAT, "bf16", "int8")
 
@@ -63,9 +67,42 @@ def test_one_precision_for_all_that_have_it() -> None:
     assert (found.seconds, found.error, found.changed) == (2.25, 0.5, {0})
 
 
+@pytest.mark.parametrize("block", range(10))
+def test_placed_units_equal_brute_force(block: int) -> None:
+    """Units of a graph that accelerators run, too: a backend and a precision each."""
+    for seed in range(10 * block, 10 * block + 10):
+        plain, draw = random_problem(seed, most_nodes=6), np.random.default_rng(seed)
+        chosen = [node for node in range(plain.nodes) if draw.random() < 0.6]
+        units = [
+            {
+                FLOAT: UnitOption(0.0),
+                "int8": UnitOption(float(draw.integers(1, 9)) / 4, draw.random()),
+                "bf16": UnitOption(float(draw.integers(1, 9)) / 2, draw.random() / 4),
+            }
+            for _ in chosen
+        ]
+        placed = PlacedUnits(plain, tuple((node,) for node in chosen), rate=8.0)
+        limit = float(draw.choice([0.0, draw.random(), 2 * draw.random(), 100.0]))
+        found = placed.choose(units, limit)
+        assert found.seconds == pytest.approx(cheapest(placed.problem(units, limit))), seed
+        assert found.error <= limit * (1 + 1e-6)
+
+
+def test_units_that_accelerators_run_faster_stay_with_them() -> None:
+    sites = Site("host"), Site("npu", launch=0.1, form=1)
+    options = [Option(0, (0,), 4.0), Option(0, (1,), 4.0), Option(1, (1,), 0.5)]
+    flow = Flow(0, (1,), (0.0, 0.1), (0.0, 0.1))
+    plain = Problem(sites, 2, tuple(options), (flow,))
+    unit = {FLOAT: UnitOption(4.0), "int8": UnitOption(1.0, 0.01)}
+    placed = PlacedUnits(plain, ((0,), (1,)), rate=1e9)
+    assert placed.choose([unit, unit], 0.1).precisions == ("int8", FLOAT)
+    assert placed.choose([unit, unit], 0.001).precisions == (FLOAT, FLOAT)
+
+
 def test_front_falls() -> None:
     units, shared, _ = problem(11)
-    front = pareto_front(units, shared, [0.0, 0.1, 0.3, 1.0, 100.0])
+    limits = [0.0, 0.1, 0.3, 1.0, 100.0]
+    front = pareto_front(lambda limit: choose_precisions(units, shared, limit), limits)
     errors, seconds = [one.error for one in front], [one.seconds for one in front]
     assert errors == sorted(errors)
     assert seconds == sorted(seconds, reverse=True)

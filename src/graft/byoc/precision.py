@@ -4,13 +4,16 @@ Placement's own problem (`problem.py`) with a site per precision: minimise the t
 plus what values cost that are read in several forms, subject to a limit on the sum of squared
 relative errors, which is how independent errors add up. A value that several units read is a node
 of its own, which writes it in one form for nothing; every further form is a conversion.
+
+Where there are accelerators, the whole graph is placed and the sites of the host's precisions are
+beside theirs, so that a unit is a choice among pairs of a backend and a precision.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from graft.byoc.choose import choose
 from graft.byoc.problem import Flow, Option, Problem, Site, site_of
@@ -94,6 +97,59 @@ def problem_of(units: Sequence[UnitCosts], shared: Sequence[SharedValue], limit:
     return Problem(sites, count, tuple(options), tuple(flows), error_limit=limit)
 
 
+@dataclass(frozen=True)
+class PlacedUnits:
+    """Units within the placement of a whole graph: their nodes by number, and the host's rate at
+    which values are converted, in bytes per second."""
+
+    placement: Problem
+    nodes: tuple[tuple[int, ...], ...]
+    rate: float
+
+    def choose(self, units: Sequence[UnitCosts], limit: float) -> Choice:
+        """The precision of each unit that is best together with who runs what: a unit that another
+        backend runs stays as it is."""
+        problem = self.problem(units, limit)
+        solved = choose(problem, time_limit=TIME_LIMIT)
+        sites, first = site_of(problem, solved.options), len(self.placement.sites)
+        own = [sites[nodes[0]] for nodes in self.nodes]
+        precisions = tuple(problem.sites[s].name if s >= first else FLOAT for s in own)
+        error = sum(problem.options[option].error for option in solved.options)
+        return Choice(precisions, solved.seconds, error, solved.bound)
+
+    def problem(self, units: Sequence[UnitCosts], limit: float) -> Problem:
+        """The placement with one more site per precision of the host, each with its own form."""
+        plain = self.placement
+        names = list(dict.fromkeys(name for unit in units for name in unit if name != FLOAT))
+        forms = max(len(flow.bring) for flow in plain.flows) if plain.flows else 1
+        narrow = [Site(name, form=forms + number) for number, name in enumerate(names)]
+        options = [
+            Option(len(plain.sites) + names.index(name), nodes, one.seconds, error=one.error)
+            for nodes, unit in zip(self.nodes, units, strict=True)
+            for name, one in unit.items()
+            if name != FLOAT and one.error <= limit
+        ]
+        flows = []
+        for flow in plain.flows:
+            missing = forms - len(flow.bring)
+            price = (flow.bytes_in(0) / self.rate,) * len(names)
+            flows.append(
+                replace(
+                    flow,
+                    bring=(*flow.bring, *(0.0,) * missing, *price),
+                    fetch=(*flow.fetch, *(0.0,) * missing, *price),
+                    sizes=(*flow.sizes, *(0,) * (missing + len(names))) if flow.sizes else (),
+                )
+            )
+        return replace(
+            plain,
+            sites=(*plain.sites, *narrow),
+            options=(*plain.options, *options),
+            flows=tuple(flows),
+            error_limit=limit,
+        )
+
+
 def uniform(units: Sequence[UnitCosts], shared: Sequence[SharedValue], precision: str) -> Choice:
     """Every unit that can be in one precision, which says nothing of other choices."""
     precisions = tuple(precision if precision in unit else FLOAT for unit in units)
@@ -119,14 +175,9 @@ def seconds_of(
     return total
 
 
-def pareto_front(
-    units: Sequence[UnitCosts], shared: Sequence[SharedValue], limits: Sequence[float]
-) -> list[Choice]:
-    """The choices for some limits that no other is better than in both time and error."""
-    choices = sorted(
-        (choose_precisions(units, shared, limit) for limit in limits),
-        key=lambda choice: (choice.error, choice.seconds),
-    )
+def pareto_front(choose_within: Callable[[float], Choice], limits: Sequence[float]) -> list[Choice]:
+    """The choices within some limits that no other is better than in both time and error."""
+    choices = sorted(map(choose_within, limits), key=lambda choice: (choice.error, choice.seconds))
     front: list[Choice] = []
     for choice in choices:
         if not front or choice.seconds < front[-1].seconds:
