@@ -83,8 +83,9 @@ define environment
 	echo "$(CURDIR)" > $@
 endef
 
+# tosa-tools pins older releases of NumPy and others, which its reference model does not need.
 $(STAMP): pyproject.toml
-	$(call environment,test)
+	$(call environment,test,tosa-tools==2026.8.0)
 
 # onnx2torch asks for torchvision, which it uses for two operators of detectors alone, and whose
 # builds do not go with every build of PyTorch.

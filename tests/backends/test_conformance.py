@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from graft.backends.ethosu import runtime as ethosu
 from graft.backends.host.backend import HostBackend
 from graft.backends.host.patterns import host_patterns
 from graft.byoc.contract import Backend
@@ -12,6 +13,7 @@ from graft.byoc.kit import conformance
 from graft.runtime.loaders import family_of
 
 BACKENDS = ["csource", "onednn", "openvino", "ort:CPUExecutionProvider", "simnpu"]
+BACKENDS += ["ethosu:u55-128", "ethosu:u65-512", "ethosu:u85-256"]
 # Of the host's many patterns, some of each kind of kernel.
 FEW = {"nn.conv2d and more", "nn.dense and more", "add", "argmax", "concatenate", "nn.softmax"}
 
@@ -20,6 +22,8 @@ def backend(name: str) -> Backend:
     found = find_backends()
     if family_of(name) not in found.backends:
         pytest.skip(f"{name} is newer than the installed package: pip install -e . again")
+    if family_of(name) == "ethosu" and ethosu.missing():
+        pytest.skip(ethosu.missing())
     return backend_named(name, found)
 
 

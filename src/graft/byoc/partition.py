@@ -16,7 +16,7 @@ from graft.byoc.greedy import greedy, host_only, pruned
 from graft.byoc.measure import UnrunnableError, timed_region_of
 from graft.byoc.place import Placement, placement_of, too_large
 from graft.byoc.plan import Plan, plan_from
-from graft.byoc.price import Pricing, price_all, refined
+from graft.byoc.price import Pricing, declared_price, price_all, refined
 from graft.byoc.problem import (
     Choice,
     accelerator_regions,
@@ -167,8 +167,8 @@ def _settled(
 
 
 class _Wholes:
-    """What regions take as a whole, where that can be measured; `placement` has the prices of
-    candidates by themselves."""
+    """What regions take as a whole, where that can be measured, or where all of it is declared;
+    `placement` has the prices of candidates by themselves."""
 
     def __init__(self, placement: Placement, pricing: Pricing) -> None:
         self.placement = placement
@@ -181,15 +181,20 @@ class _Wholes:
         start = self.placement
         return placement_of(start.found, prices, start.backends, self._pricing.host.limits)
 
-    def _of(self, name: str, nodes: Sequence[Node], options: Sequence[int]) -> float | None:
+    def _of(
+        self, name: str, nodes: Sequence[Node], options: Sequence[int], is_declared: bool
+    ) -> float | None:
         """The time of a region of several candidates; infinite where it does not run at all."""
         key = tuple(options)
         if key not in self._known:
             region = region_graph(nodes, self.placement.found.graph)
             try:
                 backend, pricing = self._backends[name], self._pricing
-                limits = pricing.deadline, pricing.threads
-                cost = timed_region_of(backend, region, pricing.store, *limits)
+                if is_declared:
+                    cost = declared_price(backend, region, pricing)
+                else:
+                    limits = pricing.deadline, pricing.threads
+                    cost = timed_region_of(backend, region, pricing.store, *limits)
                 self._known[key] = None if cost is None else cost.seconds
             except UnrunnableError as error:
                 reason = f"{name} does not run one: {error}"
@@ -200,10 +205,10 @@ class _Wholes:
     def _measured(self, choice: Choice) -> Iterator[tuple[tuple[Candidate, ...], float]]:
         for name, nodes, options in regions(self.placement, choice):
             members = [self.placement.priced[option] for option in options]
-            # what a backend declares is final
-            is_declared = any(one.cost.source is Source.DECLARED for one in members)
-            is_single = len(members) == 1
-            whole = None if is_single or is_declared else self._of(name, nodes, options)
+            declared = [one.cost.source is Source.DECLARED for one in members]
+            # what a backend declares is not measured, neither by itself nor in a region
+            is_final = len(members) == 1 or (any(declared) and not all(declared))
+            whole = None if is_final else self._of(name, nodes, options, all(declared))
             if whole is not None:
                 yield tuple(one.candidate for one in members), whole
 

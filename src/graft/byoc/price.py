@@ -4,17 +4,19 @@ The host's fusion groups are timed where they will run: in one run of the whole 
 kernel by kernel. A part of a group takes as long as the group if it holds the heavy node, for what
 follows that is done in passing; the rest is a matter of traffic. Everything else that is measured
 is measured in isolation; `refined` corrects the measured prices of what was chosen by the time that
-whole regions take. Declared prices are final.
+whole regions take, and declared ones by what is declared for whole regions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from graft.base.callbacks import described
 from graft.base.errors import warn_user
 from graft.base.progress import Progress, Stage, quietly
+from graft.byoc.boundary import wished
 from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits, Source
 from graft.byoc.measure import DEADLINE, UnrunnableError, bounded, timed_region_of
@@ -30,6 +32,8 @@ from graft.target.target import host_target
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION, Kind.OPAQUE)
 
 _PER_NODE = 1e-6  # nothing is for nothing
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -138,17 +142,27 @@ def _on_host(candidate: Candidate, region: Graph, groups: Groups, pricing: Prici
 
 def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
     """What a region takes on a backend."""
-    try:
-        declared = bounded(backend, pricing.deadline, lambda: backend.priced(region))
-        workspace = bounded(backend, pricing.deadline, lambda: backend.workspace(region))
-    except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
-        in_time = not isinstance(error, TimeoutError)
-        raise UnrunnableError(described(error), in_time) from error
-    cost = declared
+    cost = declared_price(backend, region, pricing)
+    workspace = _asked(backend, backend.workspace, region, pricing)
     if cost is None:
         limits = pricing.deadline, pricing.threads
         cost = timed_region_of(backend, region, pricing.store, *limits)
     return replace(cost or roofline(backend, region), workspace=workspace)
+
+
+def declared_price(backend: Backend, region: Graph, pricing: Pricing) -> Cost | None:
+    """What a backend says that a region takes."""
+    return _asked(backend, backend.priced, region, pricing)
+
+
+def _asked(backend: Backend, question: Callable[[Graph], T], region: Graph, pricing: Pricing) -> T:
+    """The answer about a region in the form that the backend would be given it to compile."""
+    formed = wished(region, backend.limits)
+    try:
+        return bounded(backend, pricing.deadline, lambda: question(formed))
+    except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
+        in_time = not isinstance(error, TimeoutError)
+        raise UnrunnableError(described(error), in_time) from error
 
 
 def roofline(backend: Backend, region: Graph) -> Cost:

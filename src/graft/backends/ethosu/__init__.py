@@ -1,0 +1,1 @@
+"""Regions on Arm's Ethos-U neural processing units."""

@@ -1,0 +1,91 @@
+"""`ethosu:<accelerator>`: int8 regions on Arm's Ethos-U55, U65 and U85, by way of TOSA and Vela.
+
+Without a board, Arm's reference model computes and Vela estimates. Which operators the chip has
+only Vela knows, so it is asked: what it does not compile is refused, with its reason.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graft.backends.ethosu import runtime
+from graft.backends.ethosu.vela import DEVICES
+from graft.base.dtypes import DType
+from graft.byoc.boundary import in_wished_form
+from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
+from graft.byoc.formats.operands import not_compiled, unfit
+from graft.byoc.formats.quantized import quantized_layer, quantized_units
+from graft.ir.graph import Graph
+from graft.rewrite.rule import Refusal
+
+_UNARY = (
+    *("nn.relu", "clip", "sigmoid", "tanh", "exp", "log", "sqrt", "erf", "sin", "cos", "abs"),
+    *("negative", "nn.gelu", "nn.leaky_relu", "floor", "ceil", "round", "sign"),
+    *("nn.max_pool2d", "nn.avg_pool2d", "mean", "nn.pad", "strided_slice"),
+)
+_MOVEMENT = ("reshape", "squeeze", "expand_dims", "transpose")
+_LARGEST_RANK = 6
+
+
+class EthosU(Backend):
+    """One accelerator; without a name, the family that makes backends of accelerators."""
+
+    has_variants = True
+    simulated = True
+
+    def __init__(self, accelerator: str = "") -> None:
+        self.name = f"ethosu:{accelerator}" if accelerator else "ethosu"
+        self.device = accelerator or "Ethos-U"
+        self._accelerator = DEVICES.get(accelerator)
+        memory = None if self._accelerator is None else self._accelerator.memory_bytes
+        self.limits = Limits(memory_bytes=memory, layout="NHWC")
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        return runtime.version()
+
+    @property
+    def priced_by(self) -> str:  # type: ignore[override]
+        clock = 0.0 if self._accelerator is None else self._accelerator.clock
+        return f"Vela {self.version} at {clock / 1e6:.0f} MHz"
+
+    def missing(self) -> str:
+        if self._accelerator is None:
+            return f"name an accelerator: {', '.join(f'ethosu:{name}' for name in DEVICES)}"
+        return runtime.missing()
+
+    def patterns(self) -> PatternTable:
+        transposed = ("quantized nn.conv2d_transpose", quantized_layer("nn.conv2d_transpose"))
+        # Of resizing Vela takes next to nothing for the smaller accelerators: 2 times 2 in int8.
+        resize = ("resize",) if self.device.startswith("u85") else ()
+        return [transposed, *quantized_units((*_UNARY, *_MOVEMENT, *resize))]
+
+    def supports(self, match: Match) -> Refusal | None:
+        values = (*match.inputs, *match.outputs)
+        reason = unfit(values, (DType.INT8, DType.UINT8), largest_rank=_LARGEST_RANK)
+        return Refusal(reason) if reason else not_compiled(self, match)
+
+    def process(self, region: Graph) -> Graph:
+        """Compute in NHWC, as images come, but for what depends on the order of all axes."""
+        names = {node.op.name for node in region.nodes}
+        others = ("constant", "layout_transform", "nn.dense", *_MOVEMENT)
+        return in_wished_form(region, self.limits, names.difference(others))
+
+    def price(self, region: Graph) -> Cost:
+        return Cost(self._compiled(self.process(region))[2])
+
+    def compile(self, region: Graph) -> bytes:
+        return runtime.pack(*self._compiled(region))
+
+    def load(self, blob: bytes) -> runtime.Region:
+        return runtime.load(blob)
+
+    def _compiled(self, region: Graph) -> tuple[bytes, Any, float]:
+        """The region in TOSA, what Vela makes of that, and the seconds that it estimates."""
+        # lazy: it imports packages that may be missing
+        from graft.backends.ethosu.region import to_tosa
+
+        assert self._accelerator is not None
+        tosa = to_tosa(region)
+        model = self._accelerator.compile(tosa)
+        return tosa, model, model.perf_report.totalCycles / self._accelerator.clock

@@ -1,0 +1,88 @@
+"""Ethos-U regions at run time: Vela's code and the TOSA graph that it was made from.
+
+A board's driver is handed the command stream and the addresses of weights and scratch memory. There
+is none here, so the graph runs on Arm's TOSA reference model, which gives the same bytes and says
+nothing about time; what a call takes is Vela's estimate.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from importlib.util import find_spec
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from graft.base.dtypes import Array
+from graft.runtime.loaders import versioned
+
+_INSTALL = "pip install 'graft-compiler[ethosu]'"
+
+
+def version() -> str:
+    """Vela's."""
+    try:
+        return installed("ethos-u-vela")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def missing() -> str:
+    """The packages to install, or nothing."""
+    needed = {"ethos-u-vela": "ethosu", "tosa-tools": "tosa_reference_model"}
+    lacking = [f"'{package}'" for package, module in needed.items() if find_spec(module) is None]
+    return f"it needs the packages {' and '.join(lacking)}: {_INSTALL}" if lacking else ""
+
+
+def pack(tosa: bytes, model: Any, seconds: float) -> bytes:
+    """What Vela has made of a graph, as arrays of an `.npz` file.
+
+    Memory has three parts: the weights, scratch memory, and scratch memory in the SRAM. Of each
+    operand and result there is the part that it lies in and where."""
+    memories = (model.read_only, model.scratch, model.scratch_fast)
+    tensors = [*model.inputs, *model.outputs]
+    file = io.BytesIO()
+    np.savez(
+        file,
+        tosa=np.frombuffer(tosa, np.uint8),
+        command_stream=np.frombuffer(model.command_stream, np.uint8),
+        weights=np.frombuffer(model.read_only.data, np.uint8),
+        scratch_bytes=np.array([model.scratch.size, model.scratch_fast.size]),
+        parts=np.array([memory.region for memory in memories]),
+        tensors=np.array([(tensor.region, tensor.address) for tensor in tensors]),
+        seconds=np.float64(seconds),
+    )
+    return file.getvalue()
+
+
+class Region:
+    """A region on the reference model. `seconds` is what Vela estimates for a call on the chip."""
+
+    simulated = True
+    launch_seconds = 0.0
+    _lock = Lock()  # the model does not say that it may be called by several threads
+
+    def __init__(self, blob: bytes) -> None:
+        with np.load(io.BytesIO(blob)) as parts:
+            self._tosa, self.seconds = parts["tosa"].tobytes(), float(parts["seconds"])
+
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        import tosa_reference_model
+
+        bytes_ = [array.view(np.int8) for array in inputs]
+        with self._lock:
+            results, status = tosa_reference_model.run(self._tosa, bytes_)
+        if status != tosa_reference_model.GraphStatus.TOSA_VALID:
+            raise RuntimeError(f"the reference model says {status.name}")
+        for result, output in zip(results, outputs, strict=True):
+            np.copyto(output.view(np.int8), result.reshape(output.shape))
+
+
+@versioned(version, loads=lambda _made_by: True)  # TOSA files outlive versions of Vela
+def load(blob: bytes) -> Region:
+    """What `graft.load` calls for a region of this backend."""
+    return Region(blob)
