@@ -157,6 +157,7 @@ MISTAKES = [
         "product: combine(j)",
         "schedule of product: cannot combine lanes of loop 'j': it carries no reduction",
     ),
+    ("product: mask(k)", "schedule of product: cannot mask loop 'k': it carries a reduction"),
     (
         "product: prefetch(out, k, 1)",
         "schedule of product: cannot prefetch 'out': it does not read it",

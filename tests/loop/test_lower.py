@@ -56,10 +56,10 @@ sums.tail: compute_at(out, i) store_in(register)
 """
 SOFTMAX_ACROSS = """
 out: split(j, jo, ji, 8, remainder) vectorize(ji) parallel(i)
-peak: overlap(k, largest, 8) compute_at(out, i) store_in(register) combine(lane)
+peak: factor_masked(k, largest, 8) compute_at(out, i) store_in(register) combine(lane)
 largest: interleave(k, parts, 4) compute_at(out, i) store_in(register) vectorize(lane)
 parts: compute_at(out, i) store_in(register) reorder(k, part, lane) unroll(part) vectorize(lane)
-largest.tail: compute_at(out, i) store_in(register) vectorize(lane)
+largest.tail: compute_at(out, i) store_in(register) mask(lane)
 power: compute_at(out, i) split(j, jo, ji, 8, remainder) vectorize(ji)
 total: factor(p, sums, 4) compute_at(out, i) store_in(register) combine(lane)
 sums: interleave(p, several, 2) compute_at(out, i) store_in(register) vectorize(lane)
@@ -75,7 +75,21 @@ centred: compute_at(out, i) split(j, jo, ji, 8, guard) vectorize(ji)
 square: compute_at(out, i) store_in(register)
 factor: compute_at(out, i) store_in(register)
 """
+GEMM_MASKED = """
+c: cache_write(acc) tile(i, j, io, jo, ii, ji, 4, 16, guard) unroll(ii) mask(ji)
+acc: compute_at(c, jo) store_in(register) split(j, jo, ji, 16, guard) reorder(jo, p, i, ji) \
+unroll(jo) unroll(i) mask(ji)
+""".replace("\\\n", "")
+ROWS_MASKED = """
+out: split(i, io, ii, 8, guard) reorder(io, j, ii) mask(ii)
+peak: compute_at(out, io) store_in(register) split(i, io, ii, 8, guard) reorder(io, k, ii) \
+unroll(io) unroll(k) mask(ii)
+power: compute_at(out, io) split(i, io, ii, 8, guard) reorder(io, j, ii) mask(ii)
+total: compute_at(out, io) store_in(register) split(i, io, ii, 8, guard) reorder(io, p, ii) \
+unroll(io) unroll(p) mask(ii)
+""".replace("\\\n", "")
 CHAIN = "product: inline()\npositive: inline()\nout: split(i, io, ii, 8, guard) vectorize(ii)"
+CHAIN_MASKED = CHAIN.replace("vectorize", "mask")
 
 CASES: list[tuple[str, Kernel, str, dict[str, int]]] = [
     ("gemm", kernels.gemm(9, 40, 13), GEMM, {}),
@@ -93,9 +107,18 @@ CASES: list[tuple[str, Kernel, str, dict[str, int]]] = [
     ("softmax of one", kernels.softmax(N, M), SOFTMAX, {"n": 2, "m": 1}),
     ("softmax across", kernels.softmax(N, M), SOFTMAX_ACROSS, {"n": 3, "m": 77}),
     ("softmax across once", kernels.softmax(N, M), SOFTMAX_ACROSS, {"n": 2, "m": 8}),
+    ("softmax across a part", kernels.softmax(N, M), SOFTMAX_ACROSS, {"n": 2, "m": 5}),
+    ("softmax rows masked", kernels.softmax(N, 3), ROWS_MASKED, {"n": 13}),
+    ("gemm masked", kernels.gemm(9, 40, 13), GEMM_MASKED, {}),
+    ("gemm masked, narrow", kernels.gemm(9, 5, 13), GEMM_MASKED, {}),
+    ("gemm masked, symbolic", kernels.gemm(N, M, 7), GEMM_MASKED, {"n": 9, "m": 21}),
     ("softmax across evenly", kernels.softmax(N, 64), SOFTMAX_EVENLY, {"n": 2}),
     ("layer norm", kernels.layer_norm(N, 13), LAYER_NORM, {"n": 3}),
     ("chain", kernels.chain(N), CHAIN, {"n": 21}),
+    ("chain masked", kernels.chain(N), CHAIN_MASKED, {"n": 21}),
+    ("chain masked, short", kernels.chain(N), CHAIN_MASKED, {"n": 5}),
+    ("chain masked, constant", kernels.chain(13), CHAIN_MASKED, {}),
+    ("chain masked, empty", kernels.chain(N), CHAIN_MASKED, {"n": 0}),
     ("chain empty", kernels.chain(N), CHAIN, {"n": 0}),
     ("chain constant", kernels.chain(13), CHAIN.replace("guard", "shift_inwards"), {}),
 ]

@@ -18,6 +18,7 @@ from graft.loop.ir import (
     Expr,
     Load,
     Scope,
+    Select,
     Stmt,
     Store,
 )
@@ -64,6 +65,9 @@ def _first_term(store: Store, start: Expr) -> Expr | None:
         case Call("fma", (one, two, left)) if left == own:
             term = Binary(BinaryKind.MULTIPLY, one, two)
             is_identity = _is_identity(start, BinaryKind.ADD)
+        case Select(condition, combined, left) if left == own:  # lanes that a mask rules out
+            first = _first_term(replace(store, value=combined), start)
+            return None if first is None else Select(condition, first, start)
         case _:
             return None
     return term if is_identity and store.buffer not in _buffers(term) else None

@@ -8,6 +8,7 @@ the region that the rest of the iteration needs, and a remainder simply walks th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -15,7 +16,7 @@ from enum import Enum
 from graft.base.dtypes import DType
 from graft.loop import ir
 from graft.loop.index import ONE, ZERO, add
-from graft.loop.nest import Loop, short
+from graft.loop.nest import Loop, Nest, short
 from graft.loop.position import Position, binary
 from graft.loop.program import Program
 from graft.loop.ranges import Context, Range
@@ -25,7 +26,7 @@ from graft.loop.simplify import simplify
 from graft.loop.stages import loads
 from graft.loop.tensor import Reduce, Tensor, identity
 from graft.loop.tensorize import MICRO_KERNELS, Tile, TileError
-from graft.loop.traverse import block, map_expr, substitute
+from graft.loop.traverse import block, map_expr, reads_memory, substitute, variables
 
 LoopBody = Callable[[ir.Expr, ir.Expr, Position], ir.Stmt]  # start, extent, where the inside stands
 
@@ -48,11 +49,16 @@ class Memory:
 
 @dataclass(frozen=True)
 class Around:
-    """What surrounds a statement: memory of the stages in scope, assumptions and loops."""
+    """What surrounds a statement: memory of the stages in scope, assumptions and loops.
+
+    `masked` are variables of vector loops whose lanes are masked, `masks` the conditions for that.
+    """
 
     memory: Mapping[str, Memory]
     context: Context
     loops: Mapping[str, Range]
+    masked: frozenset[str] = frozenset()
+    masks: tuple[ir.Expr, ...] = ()
 
     def inside(self, var: ir.Var, start: ir.Expr, extent: ir.Expr) -> Around:
         context = self.context.loop(var, start, extent)
@@ -109,6 +115,8 @@ class Generator:
             once = around.context.at_most(extent, ONE)
             entered = inner.enter(loop.name, start if once else var)
             within = around.inside(var, start, extent)
+            if loop.masked:
+                within = replace(within, masked=within.masked | {var.name})
             stmt = self._iteration(tensor, entered, loop, rest, part, within)
             return ir.For(var, start, extent, stmt, loop.kind)
 
@@ -142,6 +150,9 @@ class Generator:
         guards = _guards(position, loop, around.context)
         for guard in guards:
             around = replace(around, context=around.context.assume(guard))
+        masks = tuple(guard for guard in guards if around.masked & variables(guard))
+        guards = [guard for guard in guards if guard not in masks]
+        around = replace(around, masks=(*around.masks, *masks))
         if part is Part.INITIAL:
             stmt = self._loops(tensor, position, rest, part, around)
         else:
@@ -180,9 +191,26 @@ class Generator:
     def _allocate(self, tensor: Tensor, box: Box, around: Around) -> Memory:
         nest = self._program.nests[tensor.name]
         extents = allocation(box, tensor, around.loops, around.context)
-        if nest.scope is ir.Scope.REGISTER and not all(isinstance(e, ir.Const) for e in extents):
-            raise nest.fail("cannot keep it in registers: its extents have no constant bound")
+        if nest.scope is ir.Scope.REGISTER:
+            if not all(isinstance(e, ir.Const) for e in extents):
+                raise nest.fail("cannot keep it in registers: its extents have no constant bound")
+            extents = _whole_vectors(tensor, nest, extents)
         return Memory(replace(tensor.buffer, extents=extents, scope=nest.scope), box.starts)
+
+
+def _whole_vectors(tensor: Tensor, nest: Nest, extents: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    """Extents of registers that have room for the lanes which masks rule out."""
+    widths = {
+        split.loop: split.factor
+        for split in nest.relations
+        if isinstance(split, Split) and nest.is_masked(split.inner)
+    }
+    return tuple(
+        ir.Const(-(-int(extent.value) // width) * width) if isinstance(extent, ir.Const) else extent
+        for extent, width in zip(
+            extents, (widths.get(short(axis.name), 1) for axis in tensor.axes), strict=True
+        )
+    )
 
 
 def _has_remainder(position: Position, loop: Loop, context: Context) -> bool:
@@ -286,10 +314,19 @@ def _element(tensor: Tensor, position: Position, part: Part, around: Around) -> 
     if not isinstance(tensor.body, Reduce):
         if tensor.body is None:
             raise position.nest.fail("it is an input and has nothing to compute")
-        return ir.Store(memory.buffer, indices, ready(tensor.body))
+        return _masked(ir.Store(memory.buffer, indices, ready(tensor.body)), around)
     if part is Part.INITIAL:
-        return ir.Store(memory.buffer, indices, ready(tensor.body.initial))
-    return _update(tensor.body, ir.Load(memory.buffer, indices), ready(tensor.body.body))
+        return _masked(ir.Store(memory.buffer, indices, ready(tensor.body.initial)), around)
+    total = ir.Load(memory.buffer, indices)
+    return _update(tensor.body, total, ready(tensor.body.body), around)
+
+
+def _masked(store: ir.Store, around: Around) -> ir.Store:
+    """The store of those lanes that no mask rules out."""
+    if not around.masks:
+        return store
+    both = functools.reduce(lambda a, b: ir.Binary(ir.BinaryKind.AND, a, b), around.masks)
+    return replace(store, condition=both)
 
 
 def _relocated(expr: ir.Expr, around: Around) -> ir.Expr:
@@ -309,20 +346,23 @@ def _minus(index: ir.Expr, start: ir.Expr) -> ir.Expr:
     return index if start == ZERO else add(index, start, -1)
 
 
-def _update(reduction: Reduce, total: ir.Load, value: ir.Expr) -> ir.Stmt:
+def _update(reduction: Reduce, total: ir.Load, value: ir.Expr, around: Around) -> ir.Stmt:
     """The statement that combines one more value into the total."""
     nothing = identity(reduction.kind, reduction.dtype)
     match value:
         # Adding nothing changes nothing, so it need not be done: the test becomes a branch.
         case ir.Select(condition, yes, no) if no == nothing and reduction.initial == nothing:
-            return ir.If(condition, _update(reduction, total, yes))
+            if around.masked & variables(condition) and not reads_memory(condition):
+                masks = (*around.masks, condition)
+                return _update(reduction, total, yes, replace(around, masks=masks))
+            return ir.If(condition, _update(reduction, total, yes, around))
         case ir.Binary(ir.BinaryKind.MULTIPLY, left, right) if (
             reduction.kind is ir.BinaryKind.ADD and value.dtype in (DType.FLOAT32, DType.FLOAT64)
         ):
             combined: ir.Expr = ir.Call("fma", (left, right, total), value.dtype)
         case _:
             combined = ir.Binary(reduction.kind, total, value)
-    return ir.Store(total.buffer, total.indices, combined)
+    return _masked(ir.Store(total.buffer, total.indices, combined), around)
 
 
 def _prefetches(tensor: Tensor, position: Position, loop: Loop, around: Around) -> list[ir.Stmt]:

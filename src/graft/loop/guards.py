@@ -20,6 +20,7 @@ from graft.loop.traverse import (
     block,
     loads_in,
     map_expr,
+    map_stmt,
     reads_memory,
     variables,
     walk_expr,
@@ -99,6 +100,8 @@ def branch_on_selects(stmt: ir.Stmt, context: Context) -> ir.Stmt:
 
 
 def _branched(store: ir.Store, context: Context, lanes: set[str]) -> ir.Stmt:
+    if store.condition is not None:
+        context = context.assume(store.condition)
     choice = next(
         (
             node
@@ -201,6 +204,8 @@ def tighten_loops(stmt: ir.Stmt, context: Context) -> ir.Stmt:
 
 
 def _tightened(stmt: ir.Stmt, context: Context) -> ir.Stmt:
+    if isinstance(stmt, ir.For) and stmt.kind is ir.LoopKind.VECTOR:
+        stmt = _unmasked_where_full(stmt, context)
     if not isinstance(stmt, ir.For) or not isinstance(stmt.body, ir.If):
         return stmt
     branch = stmt.body
@@ -216,6 +221,28 @@ def _tightened(stmt: ir.Stmt, context: Context) -> ir.Stmt:
         return _hoisted(stmt, branch, context)
     cut = _cut(branch.condition, stmt.var, context)
     return stmt if cut is None else _narrowed(stmt, branch, *cut, context)
+
+
+def _unmasked_where_full(loop: ir.For, context: Context) -> ir.Stmt:
+    """A vector loop with masked stores: without the masks where they rule out no lane."""
+    stores = (one for one in walk_stmt(loop.body) if isinstance(one, ir.Store))
+    masks = {one.condition for one in stores if one.condition is not None}
+    own = [one for one in masks if loop.var.name in variables(one)]
+    cut = _cut(own[0], loop.var, context) if len(own) == 1 else None
+    if cut is None:
+        return loop
+    rises, value = cut
+    left, right = (value, loop.start) if rises else (add(loop.start, loop.extent), value)
+    full = simplify(ir.Compare(ir.CompareKind.LESS_EQUAL, left, right), context)
+
+    def unmasked(one: ir.Stmt) -> ir.Stmt:
+        is_masked = isinstance(one, ir.Store) and one.condition in own
+        return replace(one, condition=None) if is_masked and isinstance(one, ir.Store) else one
+
+    body = map_stmt(loop.body, lambda expr: expr, unmasked)
+    if isinstance(full, ir.Const):
+        return replace(loop, body=body) if full.value else loop
+    return ir.If(full, replace(loop, body=body), loop)
 
 
 def _hoisted(loop: ir.For, branch: ir.If, context: Context) -> ir.Stmt:

@@ -18,6 +18,7 @@ from graft.loop.schedule import (
     ComputeAt,
     Directive,
     Fuse,
+    Mask,
     Parallel,
     Prefetch,
     Reorder,
@@ -39,6 +40,7 @@ class Loop:
     name: str
     reduces: bool = False
     kind: LoopKind = LoopKind.SERIAL
+    masked: bool = False  # whether guards mask the lanes of a vector loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,10 @@ class Nest:
                 case _:
                     continue
         return frozenset([name])
+
+    def is_masked(self, name: str) -> bool:
+        """Whether a loop of the nest is a vector whose lanes guards mask."""
+        return any(loop.masked for loop in self.loops if loop.name == name)
 
     def reduction_position(self) -> int:
         """The position of the outermost reduction loop, or the number of loops."""
@@ -187,9 +193,17 @@ def _mark(nest: Nest, name: str, kind: LoopKind) -> Nest:
     return _of_kind(nest, loop, kind)
 
 
-def _of_kind(nest: Nest, loop: Loop, kind: LoopKind) -> Nest:
-    loops = tuple(replace(loop, kind=kind) if one is loop else one for one in nest.loops)
-    return replace(nest, loops=loops)
+def _of_kind(nest: Nest, loop: Loop, kind: LoopKind, masked: bool = False) -> Nest:
+    new = replace(loop, kind=kind, masked=masked)
+    return replace(nest, loops=tuple(new if one is loop else one for one in nest.loops))
+
+
+def _mask(nest: Nest, directive: Mask) -> Nest:
+    loop = _plain(nest, directive.loop)
+    if loop.reduces:
+        message = f"cannot mask loop '{loop.name}': it carries a reduction"
+        raise nest.fail(message, hint="factor_masked reduces in lanes that can be masked")
+    return _of_kind(nest, loop, LoopKind.VECTOR, masked=True)
 
 
 def _tensorize(nest: Nest, directive: Tensorize) -> Nest:
@@ -208,6 +222,7 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     Fuse: _fuse,
     Reorder: _reorder,
     Vectorize: lambda nest, directive: _mark(nest, directive.loop, LoopKind.VECTOR),
+    Mask: _mask,
     Unroll: lambda nest, directive: _mark(nest, directive.loop, LoopKind.UNROLLED),
     Parallel: lambda nest, directive: _mark(nest, directive.loop, LoopKind.PARALLEL),
     Thread: lambda nest, directive: _mark(nest, directive.loop, LoopKind.THREAD),

@@ -86,6 +86,8 @@ class Position:
                 whole = self.extent(loop, context)
                 if name == outer:
                     return ceiling(whole, factor, context)
+                if self.nest.is_masked(name):
+                    return Const(factor)  # of which some lanes may not be there
                 size = constant_value(polynomial(whole))
                 return Const(factor if size is None else min(factor, max(size, 0)))
             case Fuse(outer=outer, inner=inner):

@@ -76,6 +76,17 @@ class Vectorize:
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """Vectorize a loop; where a guard or a select applies to some of its lanes, mask the others.
+
+    A vector that a guard cuts short then stays one vector, whose other lanes are neither read nor
+    written, instead of a loop over what is left.
+    """
+
+    loop: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unroll:
     """Unroll a loop; its extent has to have a constant bound."""
 
@@ -152,11 +163,11 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
-    """As Factor, for the one axis of a reduction that has at least as many elements as lanes.
+class FactorMasked:
+    """As Factor, but what does not fill all lanes is a vector of them too, which totals begin with.
 
-    What does not fill all lanes is the last vector of elements but for those that are counted
-    already. It is a stage called `<name>.tail` with an axis `lane`, which the totals begin with.
+    It is a stage called `<name>.tail` with an axis `lane`, whose elements beyond the end of the
+    axis are the reduction's identity: with `mask(lane)` they are not read.
     """
 
     axis: str
@@ -207,6 +218,7 @@ Directive = (
     | Fuse
     | Reorder
     | Vectorize
+    | Mask
     | Unroll
     | Parallel
     | Thread
@@ -216,7 +228,7 @@ Directive = (
     | CacheWrite
     | Pack
     | Factor
-    | Overlap
+    | FactorMasked
     | Interleave
     | Combine
     | Prefetch

@@ -237,6 +237,8 @@ def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
             return replace(stmt, body=inner) if used else inner
         case Store(buffer, indices, Load(source, source_indices), _) if source == buffer:
             return EMPTY if source_indices == indices else stmt
+        case Store(condition=Const(value=holds)):
+            return replace(stmt, condition=None) if holds else EMPTY
         case Block():
             parts = [simplify_stmt(one, scope) for one in stmt.statements]
             return block(*(part for part in parts if part != EMPTY))

@@ -25,7 +25,15 @@ from graft.loop.ir import (
     Select,
     Var,
 )
-from graft.loop.schedule import CacheWrite, Factor, Inline, Interleave, Overlap, Pack, Schedule
+from graft.loop.schedule import (
+    CacheWrite,
+    Factor,
+    FactorMasked,
+    Inline,
+    Interleave,
+    Pack,
+    Schedule,
+)
 from graft.loop.simplify import simplify
 from graft.loop.tensor import Reduce, Tensor, identity
 from graft.loop.traverse import loads_in, map_expr, substitute
@@ -57,8 +65,8 @@ def rewrite_stages(stages: Sequence[Tensor], arguments: set[str], schedule: Sche
                 case Factor():
                     tensors = _factor(tensors, name, directive)
                     pending += [directive.name, f"{directive.name}.tail"]
-                case Overlap():
-                    tensors = _overlap(tensors, name, directive)
+                case FactorMasked():
+                    tensors = _factor_masked(tensors, name, directive)
                     pending += [directive.name, f"{directive.name}.tail"]
                 case Interleave():
                     tensors = _interleave(tensors, name, directive)
@@ -203,30 +211,29 @@ def _factor(tensors: Tensors, name: str, factor: Factor) -> Tensors:
     return _insert(tensors, name, totals, replace(tensor, body=changed))
 
 
-def _overlap(tensors: Tensors, name: str, overlap: Overlap) -> Tensors:
+def _factor_masked(tensors: Tensors, name: str, factor: FactorMasked) -> Tensors:
     before = tensors[name].body
-    tensors = _factor(tensors, name, Factor(overlap.axis, overlap.name, overlap.lanes))
-    last = f"{overlap.name}.tail"
+    tensors = _factor(tensors, name, Factor(factor.axis, factor.name, factor.lanes))
+    last = f"{factor.name}.tail"
     if last not in tensors:
         return tensors
-    tail, totals, stage = tensors[last], tensors[overlap.name], tensors[name]
+    tail, totals, stage = tensors[last], tensors[factor.name], tensors[name]
     reductions = [one.body for one in (tail, totals, stage)]
     rest, sums, combined = (body for body in reductions if isinstance(body, Reduce))
-    if not isinstance(before, Reduce) or len(rest.axes) > 1:
-        raise fail(name, f"cannot overlap '{overlap.axis}': it reduces over other axes too")
-    ((inner, rest_extent),) = rest.axes
-    lane, lanes = Var(f"{last}@lane"), Const(overlap.lanes)
-    back = add(rest_extent, lanes, -1)
-    value = substitute(rest.body, {inner.name: add(back, lane)})
-    new = Compare(CompareKind.GREATER_EQUAL, lane, add(lanes, rest_extent, -1))
+    assert isinstance(before, Reduce)
+    inner = Var(f"{last}@{factor.axis}")
+    lane, nothing = Var(f"{last}@lane"), identity(rest.kind, rest.dtype)
+    is_there = Compare(CompareKind.LESS, lane, dict(rest.axes)[inner])
+    value = Select(is_there, substitute(rest.body, {inner.name: lane}), nothing)
+    axes = tuple((one, Const(1) if one == inner else extent) for one, extent in rest.axes)
     buffer = replace(tail.buffer, extents=totals.shape)
-    new_terms = Select(new, value, identity(rest.kind, rest.dtype))
-    tensors[last] = Tensor(buffer, (*tail.axes, lane), new_terms)
-    tensors[overlap.name] = replace(totals, body=replace(sums, initial=Load(buffer, totals.axes)))
+    body = replace(rest, body=value, axes=axes, initial=nothing)
+    tensors[last] = Tensor(buffer, (*tail.axes, lane), body)
+    tensors[factor.name] = replace(totals, body=replace(sums, initial=Load(buffer, totals.axes)))
     tensors[name] = replace(stage, body=replace(combined, initial=before.initial))
-    order = [one for one in tensors if one not in (last, overlap.name, name)]
+    order = [one for one in tensors if one not in (last, factor.name, name)]
     position = list(tensors).index(last)
-    names = [*order[:position], last, overlap.name, name, *order[position:]]
+    names = [*order[:position], last, factor.name, name, *order[position:]]
     return {one: tensors[one] for one in names}
 
 

@@ -20,6 +20,7 @@ from graft.loop.traverse import (
     block,
     children,
     operands_first,
+    reads_memory,
     substitute_in,
     with_children,
 )
@@ -131,9 +132,15 @@ class Lanes:
         condition = None if stmt.condition is None else self.expression(stmt.condition)
         if lanes == 1 and (value.lanes > 1 or (condition is not None and condition.lanes > 1)):
             raise self._fail(f"all its iterations store to one element of '{stmt.buffer.name}'")
+        value = self._spread(value, lanes)
         if condition is not None:
             condition = self._spread(condition, lanes)
-        return ir.Store(stmt.buffer, indices, self._spread(value, lanes), condition)
+        if condition is not None and stmt.buffer.scope is ir.Scope.REGISTER:
+            # a masked store has an address, which registers have not
+            before = ir.Load(stmt.buffer, indices)
+            value = ir.Select(condition, value, before) if reads_memory(value) else value
+            condition = None
+        return ir.Store(stmt.buffer, indices, value, condition)
 
     def _combined(self, stmt: ir.Store) -> ir.Expr | None:
         """A horizontal reduction, where each iteration combines one value into a total."""

@@ -81,8 +81,9 @@ class _Scope:
         self._buffers[buffer.name] = buffer
 
     def _statement(self, stmt: ir.Stmt, context: Context) -> None:
+        masked = isinstance(stmt, ir.Store) and stmt.condition is not None
         for expr in expressions(stmt):
-            self._expression(expr, context)
+            self._expression(expr, context, masked)
         match stmt:
             case ir.For():
                 _require(_is_scalar_integer(stmt.extent), f"loop '{stmt.var.name}': odd extent")
@@ -126,7 +127,7 @@ class _Scope:
 
     def _write(self, stmt: ir.Store | ir.AtomicAdd | ir.Prefetch, context: Context) -> None:
         guarded = isinstance(stmt, ir.Prefetch) or (
-            isinstance(stmt, ir.Store) and bool(stmt.condition)
+            isinstance(stmt, ir.Store) and stmt.condition is not None
         )
         lanes = self._access(stmt.buffer, stmt.indices, context, guarded)
         if isinstance(stmt, ir.Prefetch):
@@ -163,7 +164,7 @@ class _Scope:
                 )
         return wide[0] if wide else 1
 
-    def _expression(self, expr: ir.Expr, context: Context) -> None:
+    def _expression(self, expr: ir.Expr, context: Context, masked: bool = False) -> None:
         selects = [node for node in walk_expr(expr) if isinstance(node, ir.Select)]
         branches = [branch for node in selects for branch in (node.yes, node.no)]
         safe = {id(part) for part in walk_expr(*branches)}
@@ -171,7 +172,7 @@ class _Scope:
             if isinstance(node, ir.Var):
                 _require(self._variables.get(node.name) == node, f"'{node.name}' is not in scope")
             elif isinstance(node, ir.Load):
-                self._access(node.buffer, node.indices, context, id(node) in safe)
+                self._access(node.buffer, node.indices, context, masked or id(node) in safe)
             else:
                 _operands(node)
 

@@ -96,6 +96,12 @@ class Target:
         """How many elements one vector register holds; at least one."""
         return max(1, self.vector_bits // max(dtype.bits, 8))
 
+    def has_masks(self, dtype: DType) -> bool:
+        """Whether some lanes of a vector are read or written by one instruction."""
+        if self.has("avx512bw"):
+            return True
+        return self.has("avx2") and dtype.bits >= 32
+
     def register_tile(self, dtype: DType) -> tuple[int, int]:
         """Rows and columns of the matrix product tile whose sums fill the registers.
 

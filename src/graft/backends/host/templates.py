@@ -25,7 +25,6 @@ from graft.backends.host.kernels.images.pointwise import image_pointwise
 from graft.backends.host.kernels.images.pool import pool2d
 from graft.backends.host.kernels.images.reduce import image_channels, image_reduce
 from graft.backends.host.kernels.images.resize import image_resize
-from graft.backends.host.kernels.joining import joining
 from graft.backends.host.kernels.linear_attention import linear_attention
 from graft.backends.host.kernels.recurrence import recurrence
 from graft.backends.host.kernels.reduce import reduce
@@ -56,7 +55,7 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
         image_movement,
     ),
     *(dense, batch_matmul, attention, softmax, reduce),
-    *(determinant, distinct, forest, joining, linear_attention, nonzero, recurrence, roi_align),
+    *(determinant, distinct, forest, linear_attention, nonzero, recurrence, roi_align),
     *(scatter, sizes, suppression, topk, totals),
     expression,
 )

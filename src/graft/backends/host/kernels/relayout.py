@@ -19,7 +19,7 @@ from graft.backends.host.extents import Extents
 from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.image import shared
 from graft.backends.host.kernels.tile import runs
-from graft.backends.host.kernels.writing import copy_runs
+from graft.backends.host.kernels.writing import copy_run
 from graft.backends.host.storage import Storage
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
@@ -67,7 +67,7 @@ def copied(count: Dim, extents: Extents) -> Function:
     source, target = (
         Buffer(name, DType.UINT8, (size,), alignment=1) for name in ("source", "target")
     )
-    body = copy_runs(source, target, Term(size), VECTOR_BYTES)
+    body = copy_run(source, target, Term(size), VECTOR_BYTES)
     scalars = extents.mentioned(body, (source, target))
     return Function("copy", (source, target, *scalars), body, ("copy",))
 

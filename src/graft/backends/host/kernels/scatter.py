@@ -16,7 +16,7 @@ from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.writing import (
     Writer,
     block,
-    copy_runs,
+    copy_run,
     let,
     loop,
     parallel,
@@ -81,7 +81,7 @@ class _Scatter:
         if self._is_total:
             return self._writer.kernel(parallel("only", 1, lambda _only: self._totalled(updated)))
         jobs, job = updated()
-        copy = copy_runs(self._data, self._result, self._size, self._lanes, tag="_copied")
+        copy = copy_run(self._data, self._result, self._size, self._lanes, tag="_copied")
         return self._writer.kernel(block(copy, Barrier(), parallel("job", jobs, job)))
 
     def _totalled(self, updated: Callable[[], tuple[Term, Callable[[Term], Stmt]]]) -> Stmt:

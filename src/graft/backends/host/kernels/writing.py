@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from graft.backends.host.kernel import Parameters
 from graft.backends.host.storage import Storage
@@ -161,49 +160,27 @@ def spread(value: Term, lanes: int) -> Term:
     return Term(Broadcast(value.expr, lanes), value.sources) if lanes > 1 else value
 
 
-def copy_runs(
-    source: Buffer,
-    target: Buffer,
-    run: Term,
-    lanes: int,
-    runs: Term | None = None,
-    stride: Operand = 0,
-    offset: Operand = 0,
-    tag: str = "",
-) -> Stmt:
-    """Copy `runs` runs of `run` neighbouring elements, or one, to places `stride` apart from
-    `offset` on; the threads share chunks of the runs."""
+def copy_run(source: Buffer, target: Buffer, run: Term, lanes: int, tag: str = "") -> Stmt:
+    """Copy `run` neighbouring elements in chunks, which the threads share."""
     length = lanes * CHUNK_VECTORS
-    chunks = (run + (length - 1)) // length
 
-    def copied(line: Term, at: Term, width: int) -> Stmt:
-        here, there = (at, at) if runs is None else (line * run + at, line * stride + offset + at)
-        return store(target, ramp(there, width), load(source, ramp(here, width)))
+    def copied(at: Term, width: int) -> Stmt:
+        return store(target, ramp(at, width), load(source, ramp(at, width)))
 
-    def chunk(line: Term, start: Term, count: Term) -> Stmt:
+    def chunk(start: Term, count: Term) -> Stmt:
         vectors = count // lanes
         return block(
-            loop(f"vector{tag}", vectors, lambda n: copied(line, start + n * lanes, lanes)),
-            loop(
-                f"element{tag}",
-                count % lanes,
-                lambda n: copied(line, start + n, 1),
-                vectors * lanes,
-            ),
+            loop(f"vector{tag}", vectors, lambda n: copied(start + n * lanes, lanes)),
+            loop(f"element{tag}", count % lanes, lambda n: copied(start + n, 1), vectors * lanes),
         )
 
-    def in_line(line: Term, number: Term) -> Stmt:
+    def job(number: Term) -> Stmt:
         return let(
             f"start{tag}",
             number * length,
             lambda start: let(
-                f"rest{tag}", minimum(run - start, length), partial(chunk, line, start)
+                f"rest{tag}", minimum(run - start, length), lambda count: chunk(start, count)
             ),
         )
 
-    def job(number: Term) -> Stmt:
-        if runs is None:
-            return in_line(term(0), number)
-        return let(f"line{tag}", number // chunks, lambda line: in_line(line, number % chunks))
-
-    return parallel(f"job{tag}", chunks if runs is None else runs * chunks, job)
+    return parallel(f"job{tag}", (run + (length - 1)) // length, job)

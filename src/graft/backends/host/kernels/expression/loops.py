@@ -19,9 +19,10 @@ from graft.loop.schedule import (
     ComputeAt,
     Directive,
     Factor,
+    FactorMasked,
     Fuse,
     Interleave,
-    Overlap,
+    Mask,
     Parallel,
     Reorder,
     Split,
@@ -79,10 +80,11 @@ class Loops:
     splits: Directives = field(default_factory=list)
     marks: Directives = field(default_factory=list)
 
-    def split(self, loop: str, factor: int, whole: Expr) -> tuple[str, str]:
-        """The loop in tiles, the last of which is moved back where it would reach too far."""
+    def split(self, loop: str, factor: int, whole: Expr, masked: bool = False) -> tuple[str, str]:
+        """The loop in tiles; the last is masked, or moved back where it would reach too far."""
         outer, inner = f"{loop}_o", f"{loop}_i"
-        tail: Tail = "shift_inwards" if self.shifts(factor, whole) else "guard"
+        shifts = not masked and self.shifts(factor, whole)
+        tail: Tail = "shift_inwards" if shifts else "guard"
         self.splits.append(Split(loop, outer, inner, factor, tail))
         return outer, inner
 
@@ -97,12 +99,6 @@ class Loops:
         name, count = needed
         self.needs[name] = max(self.needs.get(name, 0), count)
         return True
-
-    def overlaps(self, stage: Tensor, lanes: int) -> bool:
-        """Whether the last vector of what a stage sums over can be moved back."""
-        assert isinstance(stage.body, Reduce)
-        (_, count), *others = stage.body.axes
-        return not others and self.shifts(lanes, count)
 
     def vectors(self, loop: str, lanes: int, whole: Expr, unrolled: bool = False) -> list[str]:
         """The loop in vectors: the loops that it becomes."""
@@ -234,11 +230,11 @@ def across_stages(
     summed: str,
     lanes: int,
     in_registers: bool,
-    overlaps: bool,
+    masked: bool,
 ) -> dict[str, Directives]:
     """A reduction in several vectors of totals, whose lanes are combined in one step.
 
-    Where what is left `overlaps`, it is a vector too.
+    Where what is left is `masked`, it is a vector too.
     """
     place = [StoreIn("register")] if in_registers and site else []
     here: Directives = [*site, *place]
@@ -249,7 +245,7 @@ def across_stages(
     count = next(n for variable, n in stage.body.axes if variable.name == summed)
     stages: dict[str, Directives] = {
         stage.name: [
-            Overlap(axis, totals, lanes) if overlaps else Factor(axis, totals, lanes),
+            FactorMasked(axis, totals, lanes) if masked else Factor(axis, totals, lanes),
             *here,
             Combine("lane"),
         ],
@@ -265,7 +261,7 @@ def across_stages(
         stages[totals] = [*here, Reorder((*loops, "lane")), Vectorize("lane")]
         del stages[partial]
     if has_rest(count, lanes):
-        stages[f"{totals}.tail"] = [*here, Vectorize("lane")] if overlaps else here
+        stages[f"{totals}.tail"] = [*here, Mask("lane")] if masked else here
     return stages
 
 

@@ -47,6 +47,7 @@ from graft.loop.schedule import (
     CacheWrite,
     ComputeAt,
     Inline,
+    Mask,
     Schedule,
     Split,
     Tail,
@@ -185,6 +186,12 @@ class _Root:
         dtypes |= {load.dtype for tensor in tensors for load in loads(tensor)}
         return min(MOST_LANES, *(self.target.lanes(dtype) for dtype in dtypes))
 
+    def is_masked(self, *tensors: Tensor) -> bool:
+        """Whether vectors of all that the stages touch can be masked by the machine."""
+        dtypes = {tensor.dtype for tensor in tensors}
+        dtypes |= {load.dtype for tensor in tensors for load in loads(tensor)}
+        return all(map(self.target.has_masks, dtypes))
+
     def is_tiled(self, stage: Tensor) -> bool:
         """Whether a reduction has an element for each of the result's, at the same place."""
         followed = [one.axis for one in self.where[stage.name] if one and one.factor == 1]
@@ -240,12 +247,16 @@ class _Root:
         """An axis in chunks of some vectors: lanes of a vector."""
         loops, name, whole = self.loops, self.axes[lane], self.result.shape[lane]
         if not isinstance(whole, Const):
-            counted, vector = loops.split(name, lanes, whole)
-            outer, vector_index = f"{counted}_o", f"{counted}_i"
-            loops.splits.append(Split(counted, outer, vector_index, vectors))
-            loops.marks.append(Vectorize(vector))
-            loops.outer.append(outer)
-            loops.serial, loops.inner = [vector_index], [vector]
+            masked = self.is_masked(self.result, *self.inner)
+            counted, vector = loops.split(name, lanes, whole, masked)
+            loops.marks.append(Mask(vector) if masked else Vectorize(vector))
+            loops.serial, loops.inner = [counted], [vector]
+            others = [axis for axis in self.wide if axis != lane and self.is_known(axis)]
+            if math.prod(self.extents[axis] for axis in others) < self.options.enough_jobs:
+                outer, vector_index = f"{counted}_o", f"{counted}_i"
+                loops.splits.append(Split(counted, outer, vector_index, vectors))
+                loops.outer.append(outer)
+                loops.serial = [vector_index]
             return lanes
         count, chunk = self.extents[lane], lanes * vectors
         if count >= 2 * chunk:  # chunks of one size, so that the last one repeats little
@@ -398,8 +409,8 @@ class _Root:
         summed = summed_axis(stage, lanes)
         if summed is not None and not (wide and is_near(stage, stage.axes[wide[-1]].name)):
             if is_combined(stage):
-                overlaps = self.loops.overlaps(stage, lanes)
-                return across_stages(stage, site, summed, lanes, not wide, overlaps)
+                masked = self.is_masked(stage)
+                return across_stages(stage, site, summed, lanes, not wide, masked)
             return dot_stages(stage, site, summed, lanes, in_registers=not wide)
         moves = wide and self.shifts(stage, wide[-1], lanes)
         tail: Tail = "shift_inwards" if moves else "remainder"

@@ -7,9 +7,10 @@ for all shapes that are known only at run time: symbolic extents become scalar p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from graft.backends.host.cost import element_cost, group_flops, streamed_cost
@@ -18,14 +19,19 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Packing, Stores
 from graft.backends.host.kernel_template import HELD, Layout, Pattern, Plan, kernel_template
 from graft.backends.host.kernels.conv_plan import CONVOLUTIONS
-from graft.backends.host.kernels.expression.boxes import cut_into_boxes, in_one_memory
+from graft.backends.host.kernels.expression.boxes import (
+    Box,
+    cut_into_boxes,
+    in_one_memory,
+    join,
+)
 from graft.backends.host.kernels.expression.loops import ExpressionSchedule
 from graft.backends.host.kernels.expression.schedule import CannotScheduleError, default_variants
 from graft.backends.host.kernels.expression.views import view_of
 from graft.backends.host.kernels.images.channel_norm import CHANNEL_NORM
 from graft.backends.host.kernels.images.resize import NEAREST
-from graft.backends.host.storage import Storage
-from graft.base.dims import UNKNOWN
+from graft.backends.host.storage import Storage, shape_of
+from graft.base.dims import UNKNOWN, product
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
@@ -33,9 +39,9 @@ from graft.ir.types import TensorType
 from graft.llvm.types import NARROW_FLOATS, NARROW_INTEGERS
 from graft.loop.errors import ScheduleError
 from graft.loop.index import index_of
-from graft.loop.ir import Block, Buffer, Const, Function
+from graft.loop.ir import Block, Buffer, Const, Expr, Function
 from graft.loop.lower import lower_variants
-from graft.loop.schedule import Schedule, Unroll, Vectorize
+from graft.loop.schedule import Mask, Schedule, Unroll, Vectorize
 from graft.loop.tensor import Reduce, Tensor, in_order
 from graft.ops import get_op
 from graft.ops.expression import Table, Unexpressed, by_index, express, express_op, read
@@ -75,6 +81,8 @@ def expression(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     if unsized is not None:
         return Refusal(f"the shape of %{unsized.name} is known only from data")
     tensors = _Tensors(group, stores, target)
+    if group.node.op.name == "concatenate":
+        return partial(_join, group, tensors, target)
     for number, node in enumerate(group.nodes):
         refusal = tensors.add(node, f"t{number}")
         if refusal is not None:
@@ -91,41 +99,62 @@ def expression(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
 
 def _kernel(group: Group, tensors: _Tensors, computed: Sequence[Tensor], target: Target) -> Kernel:
     arguments = [one for one in in_order(computed) if one.body is None] + [*computed]
-    function = _lowered(arguments, computed, target, (group.note,))
-    passed = tuple(tensors.argument(tensor) for tensor in arguments)
-    scalars, packings = tensors.extents.passed(function), tensors.packings(arguments)
-    return Kernel(function, passed, group.work, scalars, packings)
+    content = tuple(_content(tensor) for tensor in in_order(computed))
+    function = _lowered(arguments, content, partial(cut_into_boxes, computed), target)
+    return tensors.kernel(function, arguments)
+
+
+def _join(group: Group, tensors: _Tensors, target: Target) -> Kernel:
+    """A concatenation is made of boxes from the outset: one of each operand that has elements."""
+    operands, starts = tensors.joined()
+    result = tensors.joined_result()
+    boxes = [] if Const(0) in result.shape else join(result, operands, starts)
+    inputs = {one.name: one for one in operands if Const(0) not in one.shape}
+    arguments = [*inputs.values(), result] if boxes else []
+    content = tuple((_content(box.tensor), box.starts) for box in boxes)
+    return tensors.kernel(_lowered(arguments, content, lambda: boxes, target), arguments)
 
 
 def _lowered(
-    arguments: Sequence[Tensor], results: Sequence[Tensor], target: Target, notes: tuple[str, ...]
+    arguments: Sequence[Tensor],
+    content: tuple[Any, ...],
+    boxes_of: Callable[[], Sequence[Box]],
+    target: Target,
 ) -> Function:
     """The function; groups of equal expressions share it, as the layers of a network do."""
-    if not results:  # nothing to compute
-        return Function("kernel", (), Block(()), notes)
-    computed = tuple(_content(tensor) for tensor in in_order(results))
-    key = (target.key, tuple(one.name for one in arguments), computed)
+    if not content:  # nothing to compute
+        return Function("kernel", (), Block(()))
+    key = (target.key, tuple(one.name for one in arguments), content)
     if key not in _LOWERED:
         while len(_LOWERED) >= _MOST_LOWERED:
             _LOWERED.pop(next(iter(_LOWERED)))
-        boxes = cut_into_boxes(results)
-        parts = [box.tensor for box in boxes]
-        variants = default_variants(parts, target)
-        buffers = [*(one for one in arguments if one.body is None), *parts]
-        try:
-            lowered = lower_variants("kernel", buffers, variants, notes)
-        except ScheduleError:  # a condition on data decides what is added, lane by lane
-            plain = [replace(one, schedule=_without_lanes(one.schedule)) for one in variants]
-            lowered = lower_variants("kernel", buffers, plain, notes)
-        _LOWERED[key] = in_one_memory(lowered, boxes)
-    return replace(_LOWERED[key], notes=notes)
+        boxes = boxes_of()
+        results = {box.result.name for box in boxes}
+        inputs = [one for one in arguments if one.name not in results]
+        parts = [[box.tensor] for box in boxes]
+        if not all(box.is_cut for box in boxes):  # results may depend on each other
+            parts = [[box.tensor for box in boxes]]
+        functions = [_scheduled(inputs, part, target) for part in parts]
+        _LOWERED[key] = in_one_memory(functions, boxes)
+    return _LOWERED[key]
+
+
+def _scheduled(inputs: Sequence[Tensor], results: Sequence[Tensor], target: Target) -> Function:
+    """The function of results that are computed by the default schedule."""
+    variants = default_variants(results, target)
+    buffers = [*inputs, *results]
+    try:
+        return lower_variants("kernel", buffers, variants)
+    except ScheduleError:  # a condition on data decides what is added, lane by lane
+        plain = [replace(one, schedule=_without_lanes(one.schedule)) for one in variants]
+        return lower_variants("kernel", buffers, plain)
 
 
 def _without_lanes(schedule: Schedule) -> Schedule:
     """The same loops, with the lanes of vectors one after the other."""
     return Schedule.of(
         {
-            name: [Unroll(one.loop) if isinstance(one, Vectorize) else one for one in parts]
+            name: [Unroll(one.loop) if isinstance(one, Vectorize | Mask) else one for one in parts]
             for name, parts in schedule.stages
         }
     )
@@ -206,6 +235,29 @@ class _Tensors:
         self._arguments[tensor.name] = value
         buffer: Buffer = replace(tensor.buffer, alignment=storage.alignment)
         return replace(tensor, buffer=buffer)
+
+    def joined(self) -> tuple[list[Tensor], list[Expr]]:
+        """The operands of a concatenation, and where they begin along what their view joins."""
+        operands = self._group.node.args
+        axis = self._group.node.attrs.axis % len(shape_of(self._group.output))
+        runs = [product(shape_of(value)[axis:]) for value in operands]
+        starts = [self.extents.expr(start) for start in (0, *accumulate(runs[:-1]))]
+        return [self._tensors[value] for value in operands], starts
+
+    def joined_result(self) -> Tensor:
+        """The memory of a concatenation's result."""
+        value = self._group.output
+        storage, extents = self._stores[value], map(index_of, self._view.shape(value))
+        buffer = Buffer("t0", storage.dtype, tuple(extents), alignment=storage.alignment)
+        self._arguments[buffer.name] = value
+        return Tensor(buffer)
+
+    def kernel(self, function: Function, arguments: Sequence[Tensor]) -> Kernel:
+        """The function with what stands for its parameters."""
+        group, passed = self._group, tuple(map(self.argument, arguments))
+        scalars, packings = self.extents.passed(function), self.packings(arguments)
+        named = replace(function, notes=(group.note,))
+        return Kernel(named, passed, group.work, scalars, packings)
 
     def argument(self, tensor: Tensor) -> Value | Array:
         """What to pass for a tensor."""

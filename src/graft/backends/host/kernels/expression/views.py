@@ -86,6 +86,17 @@ class NormalizedRows(View):
 
 
 @dataclass(frozen=True)
+class Joined(View):
+    """A concatenation: the axes before the joined one as one, and it with all behind it as one."""
+
+    axis: int
+
+    def shape(self, value: Value) -> Shape:
+        before = self.extents.total(shape_of(self.group.output)[: self.axis])
+        return before, self.extents.total(shape_of(value)[self.axis :])
+
+
+@dataclass(frozen=True)
 class Rows(View):
     """A dense layer and what follows it, all rows in one axis and units in blocks of a width."""
 
@@ -154,6 +165,9 @@ def view_of(group: Group, extents: Extents, target: Target) -> View:
         return _merged(group, extents) or View(group, extents)
     if group.node.op.name in ("nn.layer_norm", "nn.rms_norm"):
         return _normalized(group, extents)
+    if group.node.op.name == "concatenate":
+        axis = group.node.attrs.axis % len(shape_of(group.output))
+        return Joined(group, extents, axis)
     anchor = group.anchor
     if anchor is not None and anchor.op.name == "nn.conv2d" and _is_in_pixels(group, anchor):
         return Pixels(group, extents, anchor)
