@@ -55,6 +55,7 @@ _TESTS: dict[str, Callable[[Builder, Value], Value]] = {
 }
 _REDUCTIONS = {
     "reduce_add": BinaryKind.ADD,
+    "reduce_multiply": BinaryKind.MULTIPLY,
     "reduce_max": BinaryKind.MAXIMUM,
     "reduce_min": BinaryKind.MINIMUM,
 }

@@ -147,6 +147,34 @@ class Generator:
     ) -> ir.Stmt:
         """One iteration: guards around the stages computed here and the rest of the nest."""
         position, lets, around = _decomposed(tensor, position, around)
+        split = _branching(position, around.context)
+        if split is None:
+            stmt = self._guarded(tensor, position, loop, rest, part, around)
+        else:
+            outer, factor = position.value(split.outer, around.context), ir.Const(split.factor)
+            whole = position.extent(split.loop, around.context)
+            tiles = binary(ir.BinaryKind.FLOOR_DIVIDE, whole, factor, around.context)
+            remaining = binary(ir.BinaryKind.FLOOR_MODULO, whole, factor, around.context)
+            is_whole = ir.Compare(ir.CompareKind.LESS, outer, tiles)
+            sides = []
+            for extent, holds in ((factor, True), (remaining, False)):
+                inner = replace(around, context=around.context.assume(is_whole, holds))
+                here = position.with_extent(split.inner, extent)
+                sides.append(self._guarded(tensor, here, loop, rest, part, inner))
+            stmt = ir.If(is_whole, *sides)
+        for var, value in reversed(lets):
+            stmt = ir.Let(var, value, stmt)
+        return stmt
+
+    def _guarded(
+        self,
+        tensor: Tensor,
+        position: Position,
+        loop: Loop,
+        rest: tuple[Loop, ...],
+        part: Part,
+        around: Around,
+    ) -> ir.Stmt:
         guards = _guards(position, loop, around.context)
         for guard in guards:
             around = replace(around, context=around.context.assume(guard))
@@ -159,8 +187,6 @@ class Generator:
             stmt = self._with_producers(tensor, position, loop, rest, part, around)
         for guard in reversed(guards):
             stmt = ir.If(guard, stmt)
-        for var, value in reversed(lets):
-            stmt = ir.Let(var, value, stmt)
         return stmt
 
     def _with_producers(
@@ -219,6 +245,16 @@ def _has_remainder(position: Position, loop: Loop, context: Context) -> bool:
     if not isinstance(split, Split) or split.outer != loop.name or split.tail != "remainder":
         return False
     return not position.is_exact(split, context)
+
+
+def _branching(position: Position, context: Context) -> Split | None:
+    """A split whose tile has just got a number, which decides whether it is a whole one."""
+    for split in position.nest.relations:
+        if isinstance(split, Split) and split.tail == "branch":
+            is_open = split.inner not in position.extents and position.has_value(split.outer)
+            if is_open and not position.is_exact(split, context):
+                return split
+    return None
 
 
 def _reduces(tensor: Tensor) -> bool:
@@ -350,11 +386,14 @@ def _update(reduction: Reduce, total: ir.Load, value: ir.Expr, around: Around) -
     """The statement that combines one more value into the total."""
     nothing = identity(reduction.kind, reduction.dtype)
     match value:
-        # Adding nothing changes nothing, so it need not be done: the test becomes a branch.
+        # Adding nothing changes nothing, so it need not be done: lanes are masked, or the test
+        # becomes a branch.
+        case ir.Select(condition, yes, no) if (
+            no == nothing and around.masked & variables(condition) and not reads_memory(condition)
+        ):
+            masks = (*around.masks, condition)
+            return _update(reduction, total, yes, replace(around, masks=masks))
         case ir.Select(condition, yes, no) if no == nothing and reduction.initial == nothing:
-            if around.masked & variables(condition) and not reads_memory(condition):
-                masks = (*around.masks, condition)
-                return _update(reduction, total, yes, replace(around, masks=masks))
             return ir.If(condition, _update(reduction, total, yes, around))
         case ir.Binary(ir.BinaryKind.MULTIPLY, left, right) if (
             reduction.kind is ir.BinaryKind.ADD and value.dtype in (DType.FLOAT32, DType.FLOAT64)

@@ -114,6 +114,7 @@ INTRINSICS: dict[str, Intrinsic] = {
     "clz": Intrinsic(1, _leading_zeros, integers=True),
     "popcount": Intrinsic(1, _bit_count, integers=True),
     "reduce_add": Intrinsic(1, lambda x: np.add.reduce(x), reduces=True, integers=True),
+    "reduce_multiply": Intrinsic(1, lambda x: np.multiply.reduce(x), reduces=True, integers=True),
     "reduce_max": Intrinsic(1, lambda x: np.maximum.reduce(x), reduces=True, integers=True),
     "reduce_min": Intrinsic(1, lambda x: np.minimum.reduce(x), reduces=True, integers=True),
 }

@@ -247,6 +247,9 @@ def _check_tails(nest: Nest) -> None:
             if nest.position(split.outer) > first_inner:
                 message = f"cannot put loop '{split.inner}' outside '{split.outer}'"
                 raise nest.fail(f"{message}: the remainder of '{split.loop}' follows it")
+        if split.tail == "branch" and max(map(nest.position, outer)) > first_inner:
+            message = f"cannot put loop '{split.inner}' outside '{split.outer}'"
+            raise nest.fail(f"{message}, which decides how far it goes")
         if split.tail == "shift_inwards":
             last_outer = max(nest.position(name) for name in outer)
             if last_outer > nest.reduction_position():

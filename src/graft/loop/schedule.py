@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from graft.base.errors import ParseError
 from graft.loop.ir import Scope
 
-Tail = Literal["guard", "remainder", "shift_inwards"]
+Tail = Literal["guard", "remainder", "branch", "shift_inwards"]
 ScopeName = Literal["heap", "shared", "register"]
 
 
@@ -26,8 +26,9 @@ ScopeName = Literal["heap", "shared", "register"]
 class Split:
     """Cut a loop into tiles: `loop = outer * factor + inner`.
 
-    The last, partial tile is cut short (guard), gets loops of its own (remainder) or is moved back
-    so that it is whole and overlaps the one before (shift_inwards).
+    The last, partial tile is cut short (guard), gets loops of its own behind the loop (remainder)
+    or in a branch of each iteration (branch), or is moved back so that it is whole and overlaps the
+    one before (shift_inwards).
     """
 
     loop: str
@@ -164,10 +165,12 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class FactorMasked:
-    """As Factor, but what does not fill all lanes is a vector of them too, which totals begin with.
+    """As Factor, but what does not fill all lanes is a vector of them too.
 
-    It is a stage called `<name>.tail` with an axis `lane`, whose elements beyond the end of the
-    axis are the reduction's identity: with `mask(lane)` they are not read.
+    Its elements beyond the end of the axis are the reduction's identity: with `mask(lane)` they are
+    not read. It is a stage called `<name>.tail` with an axis `lane`, which the totals begin with;
+    where there are other axes to reduce over and the extent is constant, which leaves no doubt in
+    most steps, it is the last step of the totals.
     """
 
     axis: str

@@ -213,7 +213,18 @@ def _factor(tensors: Tensors, name: str, factor: Factor) -> Tensors:
 
 def _factor_masked(tensors: Tensors, name: str, factor: FactorMasked) -> Tensors:
     before = tensors[name].body
-    tensors = _factor(tensors, name, Factor(factor.axis, factor.name, factor.lanes))
+    axis, lanes = Var(f"{name}@{factor.axis}"), Const(factor.lanes)
+    plain = Factor(factor.axis, factor.name, factor.lanes)
+    if isinstance(before, Reduce) and len(before.axes) > 1:
+        whole = dict(before.axes).get(axis)
+        if isinstance(whole, Const):  # the last step is masked
+            steps = -(-int(whole.value) // factor.lanes)
+            is_there = Compare(CompareKind.LESS, axis, whole)
+            value = Select(is_there, before.body, identity(before.kind, before.dtype))
+            padded = replace(tensors[name], body=replace(before, body=value))
+            padded = _with_extent(padded, axis, multiply(Const(steps), lanes))
+            return _factor({**tensors, name: padded}, name, plain)
+    tensors = _factor(tensors, name, plain)
     last = f"{factor.name}.tail"
     if last not in tensors:
         return tensors

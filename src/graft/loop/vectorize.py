@@ -16,6 +16,7 @@ from graft.loop.errors import ScheduleError
 from graft.loop.guards import one_by_one, rewrite
 from graft.loop.ranges import Context, constant_upper_bound
 from graft.loop.simplify import simplify
+from graft.loop.tensor import identity
 from graft.loop.traverse import (
     block,
     children,
@@ -27,6 +28,7 @@ from graft.loop.traverse import (
 
 _ACROSS = {
     ir.BinaryKind.ADD: "reduce_add",
+    ir.BinaryKind.MULTIPLY: "reduce_multiply",
     ir.BinaryKind.MAXIMUM: "reduce_max",
     ir.BinaryKind.MINIMUM: "reduce_min",
 }
@@ -69,6 +71,17 @@ def _in_lanes(loop: ir.For, lanes: int) -> ir.Stmt:
     if lanes == 1:
         return substitute_in(loop.body, {loop.var.name: loop.start})
     return Lanes(loop.var, loop.start, lanes).statement(loop.body)
+
+
+def _where(condition: ir.Expr, value: ir.Expr, before: ir.Load) -> ir.Expr:
+    """What a register holds where only some lanes get the value, which may be combined with it.
+
+    Other lanes are combined with the identity, so that the total does not wait for the mask."""
+    match value:
+        case ir.Binary(kind, total, term) if total == before and kind in _ACROSS:
+            nothing = ir.Const(identity(kind, term.dtype).value, term.dtype, term.lanes)
+            return ir.Binary(kind, total, ir.Select(condition, term, nothing))
+    return ir.Select(condition, value, before) if reads_memory(value) else value
 
 
 class Lanes:
@@ -137,8 +150,7 @@ class Lanes:
             condition = self._spread(condition, lanes)
         if condition is not None and stmt.buffer.scope is ir.Scope.REGISTER:
             # a masked store has an address, which registers have not
-            before = ir.Load(stmt.buffer, indices)
-            value = ir.Select(condition, value, before) if reads_memory(value) else value
+            value = _where(condition, value, ir.Load(stmt.buffer, indices))
             condition = None
         return ir.Store(stmt.buffer, indices, value, condition)
 

@@ -27,7 +27,6 @@ from graft.backends.host.kernels.images.reduce import image_channels, image_redu
 from graft.backends.host.kernels.images.resize import image_resize
 from graft.backends.host.kernels.linear_attention import linear_attention
 from graft.backends.host.kernels.recurrence import recurrence
-from graft.backends.host.kernels.reduce import reduce
 from graft.backends.host.kernels.roi_align import roi_align
 from graft.backends.host.kernels.scatter import scatter
 from graft.backends.host.kernels.search import distinct, nonzero, topk
@@ -54,7 +53,7 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
         image_resize,
         image_movement,
     ),
-    *(dense, batch_matmul, attention, softmax, reduce),
+    *(dense, batch_matmul, attention, softmax),
     *(determinant, distinct, forest, linear_attention, nonzero, recurrence, roi_align),
     *(scatter, sizes, suppression, topk, totals),
     expression,

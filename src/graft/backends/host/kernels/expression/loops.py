@@ -14,6 +14,7 @@ from graft.backends.host.kernels.expression.stages import (
     reduction_names,
 )
 from graft.loop.ir import BinaryKind, Const, Expr
+from graft.loop.nest import short
 from graft.loop.schedule import (
     Combine,
     ComputeAt,
@@ -39,9 +40,8 @@ SHORT = 4
 # More copies of a statement than this are more code than they save time.
 MOST_COPIES = 64
 
-# Vectors of totals side by side, so that an addition need not wait for the one before; and how
-# many at most, where there are no more vectors than that.
-SEVERAL, MOST_TOTALS = 4, 8
+# Vectors of totals side by side at most, where there are no more vectors than that.
+MOST_TOTALS = 8
 
 Directives = list[Directive]
 
@@ -52,6 +52,7 @@ class ExpressionSchedule:
 
     vectors: int = 2  # of a tile of sums, along the contiguous axis
     rows: int = 8  # of such a tile, at most
+    totals: int = 4  # vectors of totals, so that an addition need not wait for the one before
     dot_rows: tuple[int, int] = (2, 4)  # of a tile of sums whose lanes run along what is summed
     chunk: int = 32  # vectors of a contiguous axis that one iteration of the shared loop does
     transposed_chunk: int = 4  # the same where operands are contiguous along another axis
@@ -61,7 +62,8 @@ class ExpressionSchedule:
     @staticmethod
     def of(target: Target) -> ExpressionSchedule:
         """The default for a target: a tile leaves a few registers for what it reads."""
-        return ExpressionSchedule(rows=max(1, min(8, (target.vector_registers - 4) // 2)))
+        rows = max(1, min(8, (target.vector_registers - 4) // 2))
+        return ExpressionSchedule(rows=rows, totals=max(2, target.machine.accumulators))
 
 
 @dataclass
@@ -159,11 +161,12 @@ def even_part(count: int, most: int) -> int:
     return min(sizes, key=lambda size: -(-count // size) * (size + 1.5))
 
 
-def summed_axis(stage: Tensor, lanes: int) -> str | None:
+def summed_axis(stage: Tensor, lanes: int, masked: bool = False) -> str | None:
     """An axis summed over along which all operands are contiguous, and long enough."""
+    least = min(lanes, SHORT + 1 if masked else 2 * SHORT)
     if isinstance(stage.body, Reduce):
         for axis, count in reversed(stage.body.axes):
-            if extent(count) >= min(lanes, 8) and is_near(stage, axis.name, 1):
+            if extent(count) >= least and is_near(stage, axis.name, 1):
                 return axis.name
     return None
 
@@ -220,7 +223,7 @@ def tile_stage(
 
 def is_combined(stage: Tensor) -> bool:
     """Whether lanes of totals can be combined in one step."""
-    kinds = (BinaryKind.ADD, BinaryKind.MAXIMUM, BinaryKind.MINIMUM)
+    kinds = (BinaryKind.ADD, BinaryKind.MULTIPLY, BinaryKind.MAXIMUM, BinaryKind.MINIMUM)
     return isinstance(stage.body, Reduce) and stage.body.kind in kinds
 
 
@@ -231,6 +234,7 @@ def across_stages(
     lanes: int,
     in_registers: bool,
     masked: bool,
+    totals_at_once: int,
 ) -> dict[str, Directives]:
     """A reduction in several vectors of totals, whose lanes are combined in one step.
 
@@ -243,34 +247,69 @@ def across_stages(
     loops = (*axis_names(stage), *reduction_names(stage))
     assert isinstance(stage.body, Reduce)
     count = next(n for variable, n in stage.body.axes if variable.name == summed)
+    has_tail = has_rest(count, lanes)
+    if masked and isinstance(count, Const) and len(stage.body.axes) > 1:
+        count, has_tail = Const(-(-int(count.value) // lanes) * lanes), False
+    several = totals_of(count, lanes, totals_at_once)
+    lane: Directive = Mask("lane") if masked else Vectorize("lane")
+    order: Directives = [Reorder((*loops, "lane")), lane]
     stages: dict[str, Directives] = {
         stage.name: [
             FactorMasked(axis, totals, lanes) if masked else Factor(axis, totals, lanes),
             *here,
             Combine("lane"),
         ],
-        totals: [
-            Interleave(axis, partial, totals_of(count, lanes)),
-            *here,
-            Reorder((*loops, "lane")),
-            Vectorize("lane"),
-        ],
-        partial: [*here, Reorder((*loops, "part", "lane")), Unroll("part"), Vectorize("lane")],
+        totals: [Interleave(axis, partial, several), *here, *order],
+        partial: [*here, Reorder((*loops, "part", "lane")), Unroll("part"), lane],
     }
-    if totals_of(count, lanes) == 1:
-        stages[totals] = [*here, Reorder((*loops, "lane")), Vectorize("lane")]
+    if several == 1:
+        stages[totals] = [*here, *order]
         del stages[partial]
-    if has_rest(count, lanes):
-        stages[f"{totals}.tail"] = [*here, Mask("lane")] if masked else here
+    if has_tail:
+        stages[f"{totals}.tail"] = [*here, *order] if masked else here
     return stages
 
 
-def totals_of(count: Expr, lanes: int) -> int:
+def total_stages(
+    stage: Tensor, site: Sequence[ComputeAt], lane: str, lanes: int, parts: int
+) -> dict[str, Directives]:
+    """A reduction in vectors of totals along an axis of the result, the last of them masked.
+
+    Each of them is several totals, where there are too few to keep a core busy.
+    """
+    here: Directives = [*site, *([StoreIn("register")] if site else [])]
+    counted, vector = f"{lane}_v", f"{lane}_l"
+    split = Split(lane, counted, vector, lanes)
+    marks: Directives = [Unroll(counted), Mask(vector)]
+    plain = [name for name in axis_names(stage) if name != lane]
+    loops = (*plain, *reduction_names(stage))
+    nest: Directives = [*here, split, Reorder((*loops, counted, vector)), *marks]
+    assert isinstance(stage.body, Reduce)
+    extents = {short(axis.name): extent(n) for axis, n in stage.body.axes}
+    longest = max(extents, key=lambda axis: extents[axis])
+    if parts < 2 or extents[longest] < 2 * parts:
+        return {stage.name: nest}
+    partial = f"{stage.name}_parts"
+    order = Reorder((*loops, "part", counted, vector))
+    return {
+        stage.name: [Interleave(longest, partial, parts), *nest],
+        partial: [*here, split, order, Unroll("part"), *marks],
+    }
+
+
+def totals_of(count: Expr, lanes: int, several: int) -> int:
     """How many vectors of totals a reduction of so many elements alternates between."""
     if not isinstance(count, Const):
-        return SEVERAL
+        return several
     vectors = int(count.value) // lanes
-    return max(1, vectors) if vectors <= MOST_TOTALS else SEVERAL
+    return max(1, vectors) if vectors <= MOST_TOTALS else several
+
+
+def masked_lanes(count: int, lanes: int) -> int:
+    """Lanes of a vector of so many elements, if those beyond its end can be masked."""
+    while lanes // 2 >= count and lanes > 1:
+        lanes //= 2
+    return lanes
 
 
 def dot_stages(

@@ -23,9 +23,11 @@ from graft.backends.host.kernels.expression.loops import (
     dot_stages,
     even_part,
     is_combined,
+    masked_lanes,
     plain_stage,
     summed_axis,
     tile_stage,
+    total_stages,
     vectors_of,
 )
 from graft.backends.host.kernels.expression.stages import (
@@ -42,6 +44,7 @@ from graft.backends.host.kernels.expression.stages import (
     transposed_operands,
 )
 from graft.loop.ir import Const
+from graft.loop.nest import short
 from graft.loop.regions import axis_extents
 from graft.loop.schedule import (
     CacheWrite,
@@ -51,6 +54,7 @@ from graft.loop.schedule import (
     Schedule,
     Split,
     Tail,
+    Unroll,
     Variant,
     Vectorize,
 )
@@ -273,10 +277,70 @@ class _Root:
         """One reduction with as many elements as the result."""
         lanes = self.lanes(stage, self.result)
         along = self.variable(stage, self.lane_axis)
-        summed = summed_axis(stage, lanes)
-        if summed is not None and not (along and is_near(stage, along)):
+        is_near_lane = bool(along) and is_near(stage, along)
+        summed = summed_axis(stage, lanes, self.is_masked(stage))
+        if is_near_lane or summed is None:
+            return self.tile_of_vectors_or_totals(stage, lanes)
+        if is_combined(stage) and not self.shares_reads(stage, summed):
+            return self.totals_of_rows(stage, summed, lanes)
+        if summed_axis(stage, lanes) is not None:
             return self.tile_of_dots(stage, summed, lanes)
-        return self.tile_of_vectors(stage, lanes)
+        return self.tile_of_vectors_or_totals(stage, lanes)
+
+    def tile_of_vectors_or_totals(self, stage: Tensor, lanes: int) -> dict[str, Directives]:
+        """Lanes along the contiguous axis, with or without rows that share what is read."""
+        lane, is_masked = self.lane_axis, self.is_masked(stage, self.result)
+        is_plain = is_masked and len(self.inner) == 1
+        if lane is None or not (is_plain and self.is_known(lane)) or self.has_rows(stage, lane):
+            return self.tile_of_vectors(stage, lanes)
+        return self.tile_of_totals(stage, lane, lanes)
+
+    def shares_reads(self, stage: Tensor, summed: str) -> bool:
+        """Whether neighbouring elements of a reduction read something in common."""
+        names = (self.variable(stage, axis) for axis in self.wide)
+        return any(name and shares(stage, name, summed) for name in names)
+
+    def totals_of_rows(self, stage: Tensor, summed: str, lanes: int) -> dict[str, Directives]:
+        """Lanes along what is summed, one element of the result after the other."""
+        self.loops.outer = list(self.axes)
+        plan = {self.result.name: self.loops.directives()}
+        site = self.site(self.loops.shared())
+        assert isinstance(stage.body, Reduce)
+        count = next(extent(n) for variable, n in stage.body.axes if variable.name == summed)
+        masked = self.is_masked(stage)
+        lanes = masked_lanes(count, lanes) if masked else vectors_of(count, lanes, 1)[0]
+        copies = {
+            copy.name: plain_stage(copy, site, [extent(one) for one in copy.shape], lanes)
+            for copy in self.inner
+            if copy is not stage
+        }
+        several = self.options.totals
+        return plan | copies | across_stages(stage, site, summed, lanes, True, masked, several)
+
+    def tile_of_totals(self, stage: Tensor, lane: int, lanes: int) -> dict[str, Directives]:
+        """Vectors of totals along the contiguous axis; no two elements share what they read.
+
+        The last vector is masked, and the last tile of several has as few vectors as will do.
+        """
+        loops, count = self.loops, self.extents[lane]
+        loops.outer = [name for axis, name in enumerate(self.axes) if axis != lane]
+        jobs = math.prod(n for axis, n in enumerate(self.extents) if axis != lane)
+        lanes = masked_lanes(count, lanes)
+        loop, tile = self.axes[lane], self.options.totals
+        if -(-count // lanes) > (MOST_TOTALS if jobs >= self.options.enough_jobs else tile):
+            outer, inner = f"{loop}_o", f"{loop}_i"
+            loops.splits.append(Split(loop, outer, inner, tile * lanes, "branch"))
+            loops.outer.append(outer)
+            loop = inner
+        counted, vector = f"{loop}_v", f"{loop}_l"
+        loops.splits.append(Split(loop, counted, vector, lanes))
+        loops.inner = [counted, vector]
+        loops.marks += [Unroll(counted), Mask(vector)]
+        plan = {self.result.name: loops.directives()}
+        site = self.site(loops.around_tile())
+        vectors = min(tile, -(-count // lanes))
+        own = short(self.variable(stage, lane))
+        return plan | total_stages(stage, site, own, lanes, self.options.totals // vectors)
 
     def tile_of_vectors(self, stage: Tensor, lanes: int) -> dict[str, Directives]:
         """Lanes along the contiguous axis, rows along one that shares what is read."""
@@ -307,6 +371,10 @@ class _Root:
         plan = self.around_tiles(stage, tile, lanes)
         site = self.site(self.loops.around_tile())
         return {**plan, stage.name: tile_stage(stage, site, name, sizes, lanes)}
+
+    def has_rows(self, stage: Tensor, lane: int) -> bool:
+        """Whether the elements along some axis share what they read."""
+        return self.row_axis(stage, lane) is not None
 
     def row_axis(self, stage: Tensor, lane: int) -> int | None:
         """The axis whose neighbours share most of what they read, if any do."""
@@ -410,7 +478,8 @@ class _Root:
         if summed is not None and not (wide and is_near(stage, stage.axes[wide[-1]].name)):
             if is_combined(stage):
                 masked = self.is_masked(stage)
-                return across_stages(stage, site, summed, lanes, not wide, masked)
+                several = self.options.totals
+                return across_stages(stage, site, summed, lanes, not wide, masked, several)
             return dot_stages(stage, site, summed, lanes, in_registers=not wide)
         moves = wide and self.shifts(stage, wide[-1], lanes)
         tail: Tail = "shift_inwards" if moves else "remainder"

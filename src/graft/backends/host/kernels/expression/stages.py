@@ -272,11 +272,15 @@ def is_near_at(load: Load, name: str, limit: int = NEAR) -> bool:
 
 
 def shares(tensor: Tensor, name: str, lane: str) -> int:
-    """How much of what a stage reads serves several values of a variable: vectors count double."""
+    """How much of what a stage reads serves several values of a variable: vectors count double.
+
+    What is the same all along a reduction is read once and does not count."""
+    body = tensor.body
+    reduced = {axis.name for axis, _ in body.axes} if isinstance(body, Reduce) else set[str]()
     score = 0
     for load in loads(tensor):
         parts = {part for index in load.indices for part in variables(index)}
-        if name not in parts:
+        if name not in parts and (parts & reduced or not reduced):
             score += 2 if lane in parts else 1
     return score
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
+from graft.backends.host.kernels.tile import REDUCTIONS
 from graft.backends.host.kernels.views import Axes, merged, operand_shapes, padded, unclear
 from graft.backends.host.storage import shape_of
 from graft.base.dims import AnyDim, Dim, product
@@ -25,6 +26,7 @@ from graft.ir.attrs import Attrs
 from graft.ir.graph import Node, Value
 from graft.ops.expression import is_narrow
 from graft.ops.linear import EinsumAttrs
+from graft.ops.reduce import ReduceAttrs
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -83,6 +85,26 @@ class NormalizedRows(View):
 
     def operator(self, node: Node) -> tuple[str, Attrs] | None:
         return node.op.name, replace(node.attrs, axis=1)
+
+
+@dataclass(frozen=True)
+class Reduced(View):
+    """A reduction and the pointwise nodes around it: runs of axes that are all reduced, or all kept
+    and not broadcast along, are one axis. Axes that are reduced stay, with one element."""
+
+    anchor: Node
+    axes: Axes
+    reduced: tuple[int, ...]  # of the runs
+    shapes: Mapping[Value, tuple[Dim, ...]]  # with all axes of what is reduced
+
+    def shape(self, value: Value) -> Shape:
+        shape = self.shapes[value]
+        return tuple(self.extents.total(shape[first:stop]) for first, stop in self.axes.runs)
+
+    def operator(self, node: Node) -> tuple[str, Attrs] | None:
+        if node is self.anchor:
+            return node.op.name, ReduceAttrs(self.reduced, keepdims=True)
+        return ("add", Attrs()) if node.op.name == "nn.bias_add" else None
 
 
 @dataclass(frozen=True)
@@ -169,6 +191,8 @@ def view_of(group: Group, extents: Extents, target: Target) -> View:
         axis = group.node.attrs.axis % len(shape_of(group.output))
         return Joined(group, extents, axis)
     anchor = group.anchor
+    if anchor is not None and anchor.op.name in REDUCTIONS:
+        return _reduced(group, extents, anchor) or View(group, extents)
     if anchor is not None and anchor.op.name == "nn.conv2d" and _is_in_pixels(group, anchor):
         return Pixels(group, extents, anchor)
     if anchor is not None and anchor.op.name == "nn.dense" and _is_in_rows(group, anchor):
@@ -189,6 +213,49 @@ def _merged(group: Group, extents: Extents) -> Merged | None:
     if unclear(shape, shapes.values()) is not None:
         return None
     return Merged(group, extents, merged(shape, shapes.values()), shapes)
+
+
+def _reduced(group: Group, extents: Extents, anchor: Node) -> Reduced | None:
+    """A reduction with axes merged; None where that is not possible or not known."""
+    data, chosen = anchor.args[0], anchor.attrs.axes
+    shape, result = shape_of(data), shape_of(anchor.output)
+    before = group.leading_to(data)
+    after = tuple(node for node in group.epilogue if node not in before)
+    others = (*before, *after)
+    if len(anchor.args) > 1 or any(node.op.scalar is None for node in others) or not shape:
+        return None
+    if any(shape_of(node.output) != result for node in after[-1:]):
+        return None
+    if chosen is None or not (chosen or anchor.attrs.noop_with_empty_axes):
+        chosen = tuple(range(len(shape)))
+    axes = {axis % len(shape) for axis in chosen}
+    kept = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
+    earlier, later = operand_shapes(before, len(shape)), operand_shapes(after, len(result))
+    if isinstance(earlier, Refusal) or isinstance(later, Refusal):
+        return None
+    earlier |= {node.output: padded(shape_of(node.output), len(shape)) for node in before}
+    earlier[data] = shape
+    later |= {node.output: padded(shape_of(node.output), len(result)) for node in after}
+    later[anchor.output] = result
+    spread = {value: _spread(operand, kept, axes) for value, operand in later.items()}
+    is_clear = unclear(shape, earlier.values()) is None and unclear(kept, spread.values()) is None
+    if set(spread) & set(earlier) or not is_clear:
+        return None
+    runs = merged(shape, (kept, *earlier.values(), *spread.values()))
+    reduced = tuple(
+        number
+        for number, run in enumerate(runs.runs)
+        if any(axis in axes and shape[axis] != 1 for axis in range(*run))
+    )
+    return Reduced(group, extents, anchor, runs, reduced, {**earlier, **spread})
+
+
+def _spread(operand: tuple[Dim, ...], kept: tuple[Dim, ...], axes: set[int]) -> tuple[Dim, ...]:
+    """An operand of the result's rank under the rank of what is reduced."""
+    if len(operand) == len(kept):
+        return operand
+    left = iter(operand)
+    return tuple(1 if axis in axes else next(left) for axis in range(len(kept)))
 
 
 def _normalized(group: Group, extents: Extents) -> View:
