@@ -9,7 +9,7 @@ the region that the rest of the iteration needs, and a remainder simply walks th
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -41,10 +41,19 @@ class Part(Enum):
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a stage's elements are: a buffer that begins at some element."""
+    """Where a stage's elements are: a buffer that begins at some element.
+
+    `order` are the stage's dimensions in the order of the buffer's, where that is another one.
+    """
 
     buffer: ir.Buffer
     starts: tuple[ir.Expr, ...]
+    order: tuple[int, ...] = ()
+
+    def at(self, indices: Sequence[ir.Expr]) -> tuple[ir.Expr, ...]:
+        """The buffer's indices of an element of the stage."""
+        own = tuple(_minus(index, start) for index, start in zip(indices, self.starts, strict=True))
+        return tuple(own[dimension] for dimension in self.order) if self.order else own
 
 
 @dataclass(frozen=True)
@@ -221,7 +230,20 @@ class Generator:
             if not all(isinstance(e, ir.Const) for e in extents):
                 raise nest.fail("cannot keep it in registers: its extents have no constant bound")
             extents = _whole_vectors(tensor, nest, extents)
-        return Memory(replace(tensor.buffer, extents=extents, scope=nest.scope), box.starts)
+        order = _lanes_last(tensor, nest) if nest.scope is ir.Scope.REGISTER else ()
+        if order:
+            extents = tuple(extents[dimension] for dimension in order)
+        buffer = replace(tensor.buffer, extents=extents, scope=nest.scope)
+        return Memory(buffer, box.starts, order)
+
+
+def _lanes_last(tensor: Tensor, nest: Nest) -> tuple[int, ...]:
+    """The order of dimensions in which vectors of registers are contiguous, if it is another."""
+    lanes = {loop.name for loop in nest.loops if loop.kind is ir.LoopKind.VECTOR}
+    wide = [d for d, axis in enumerate(tensor.axes) if nest.leaves(short(axis.name)) & lanes]
+    if len(wide) != 1 or wide[0] == len(tensor.axes) - 1:
+        return ()
+    return (*(d for d in range(len(tensor.axes)) if d != wide[0]), wide[0])
 
 
 def _whole_vectors(tensor: Tensor, nest: Nest, extents: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
@@ -339,10 +361,8 @@ def _element(tensor: Tensor, position: Position, part: Part, around: Around) -> 
             start = position.starts.get(short(name), ZERO)
             values[name] = add(start, position.value(short(name), context))
     memory = around.memory[tensor.name]
-    indices = tuple(
-        simplify(add(values[axis.name], start, -1), context)
-        for axis, start in zip(tensor.axes, memory.starts, strict=True)
-    )
+    at = memory.at([values[axis.name] for axis in tensor.axes])
+    indices = tuple(simplify(index, context) for index in at)
 
     def ready(expr: ir.Expr) -> ir.Expr:
         return simplify(_relocated(substitute(expr, values), around), context)
@@ -372,8 +392,7 @@ def _relocated(expr: ir.Expr, around: Around) -> ir.Expr:
         if not isinstance(node, ir.Load):
             return node
         memory = around.memory[node.buffer.name]
-        pairs = zip(node.indices, memory.starts, strict=True)
-        return ir.Load(memory.buffer, tuple(_minus(index, start) for index, start in pairs))
+        return ir.Load(memory.buffer, memory.at(node.indices))
 
     return map_expr(change, expr)
 

@@ -119,7 +119,7 @@ def test_decisions_along_an_axis_that_is_split_stay() -> None:
     check(expression, case, case("transpose", case("reshape", y, shape=(2, 5, 2)), axes=(1, 0, 2)))
 
 
-def test_too_many_boxes_are_not_cut() -> None:
+def test_many_operands_are_joined() -> None:
     case = Case()
     parts = [case.input(2, 3) for _ in range(70)]
     check(expression, case, case("concatenate", *parts, axis=1))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.backends.host.row_kernels import Case, check, refusal
 
+from graft.backends.host.kernels.expression.template import expression
 from graft.backends.host.kernels.softmax import softmax
 
 
@@ -57,3 +58,13 @@ def test_short_rows_of_float64() -> None:
 def test_other_axes_are_refused() -> None:
     case = Case()
     assert "last axis" in refusal(softmax, case, case("nn.softmax", case.input(3, 4), axis=0))
+
+
+@pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
+@pytest.mark.parametrize("shape", [(37, 3), (50, 8), (3, 5, 197), (3, 21), (2, 1), (40, 5, 3)])
+def test_scheduled(op: str, shape: tuple[int, ...]) -> None:
+    for axis in (-1, 1):
+        case = Case()
+        x = case.array(*shape)
+        x[0], x[1, 0] = -np.inf, np.nan
+        check(expression, case, case(op, case.given(x), axis=axis))

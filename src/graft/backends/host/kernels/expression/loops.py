@@ -102,13 +102,16 @@ class Loops:
         self.needs[name] = max(self.needs.get(name, 0), count)
         return True
 
-    def vectors(self, loop: str, lanes: int, whole: Expr, unrolled: bool = False) -> list[str]:
-        """The loop in vectors: the loops that it becomes."""
-        if lanes >= extent(whole):
+    def vectors(
+        self, loop: str, lanes: int, whole: Expr, unrolled: bool = False, masked: bool = False
+    ) -> list[str]:
+        """The loop in vectors, the last of which may be masked: the loops that it becomes."""
+        if lanes >= extent(whole) and not masked:
             self.marks.append(Vectorize(loop))
             return [loop]
-        outer, inner = self.split(loop, lanes, whole)
-        self.marks += [Vectorize(inner), *([Unroll(outer)] if unrolled else [])]
+        outer, inner = self.split(loop, lanes, whole, masked)
+        self.marks.append(Mask(inner) if masked else Vectorize(inner))
+        self.marks += [Unroll(outer)] if unrolled else []
         return [outer, inner]
 
     def unroll(self, loop: str) -> str:
@@ -177,10 +180,12 @@ def plain_stage(
     box: Sequence[int],
     lanes: int,
     tail: Tail = "remainder",
+    masked: bool = False,
 ) -> Directives:
     """A stage without a reduction, or one whose totals are neighbours: vectors of them.
 
-    The box is what is computed of it at a time.
+    The box is what is computed of it at a time. Where the last vector is not `masked`, `tail` says
+    what becomes of it.
     """
     wide = [dimension for dimension, count in enumerate(box) if count > 1]
     if not wide:
@@ -189,11 +194,13 @@ def plain_stage(
     name = names[wide[-1]]
     outer, inner = f"{name}_o", f"{name}_i"
     plain = [one for one in names if one != name]
+    count = box[wide[-1]]
+    width = masked_lanes(count, lanes) if masked else min(lanes, count)
     return [
         *site,
-        Split(name, outer, inner, min(lanes, box[wide[-1]]), tail),
+        Split(name, outer, inner, width, "guard" if masked else tail),
         Reorder((*plain, outer, *reduction_names(stage), inner)),
-        Vectorize(inner),
+        Mask(inner) if masked else Vectorize(inner),
     ]
 
 
@@ -295,6 +302,20 @@ def total_stages(
         stage.name: [Interleave(longest, partial, parts), *nest],
         partial: [*here, split, order, Unroll("part"), *marks],
     }
+
+
+def lane_stage(stage: Tensor, site: Sequence[ComputeAt], lane: str, lanes: int) -> Directives:
+    """A stage with an axis in the lanes of one vector, and all other loops unrolled."""
+    outer, inner = f"{lane}_o", f"{lane}_i"
+    plain = [name for name in axis_names(stage) if name != lane] + reduction_names(stage)
+    return [
+        *site,
+        StoreIn("register"),
+        Split(lane, outer, inner, lanes),
+        Reorder((outer, *plain, inner)),
+        *(Unroll(name) for name in (outer, *plain)),
+        Mask(inner),
+    ]
 
 
 def totals_of(count: Expr, lanes: int, several: int) -> int:

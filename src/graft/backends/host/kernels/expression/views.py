@@ -88,6 +88,22 @@ class NormalizedRows(View):
 
 
 @dataclass(frozen=True)
+class AlongAxis(View):
+    """What is computed along one axis: all axes before it as one, and all behind it."""
+
+    axis: int
+
+    def shape(self, value: Value) -> Shape:
+        shape = shape_of(value)
+        behind = (self.extents.total(shape[self.axis + 1 :]),) if shape[self.axis + 1 :] else ()
+        row = self.extents.named(shape[self.axis])
+        return self.extents.total(shape[: self.axis]), row, *behind
+
+    def operator(self, node: Node) -> tuple[str, Attrs] | None:
+        return node.op.name, replace(node.attrs, axis=1)
+
+
+@dataclass(frozen=True)
 class Reduced(View):
     """A reduction and the pointwise nodes around it: runs of axes that are all reduced, or all kept
     and not broadcast along, are one axis. Axes that are reduced stay, with one element."""
@@ -187,6 +203,8 @@ def view_of(group: Group, extents: Extents, target: Target) -> View:
         return _merged(group, extents) or View(group, extents)
     if group.node.op.name in ("nn.layer_norm", "nn.rms_norm"):
         return _normalized(group, extents)
+    if group.node.op.name in ("nn.softmax", "nn.log_softmax"):
+        return AlongAxis(group, extents, group.node.attrs.axis % len(shape_of(group.output)))
     if group.node.op.name == "concatenate":
         axis = group.node.attrs.axis % len(shape_of(group.output))
         return Joined(group, extents, axis)
