@@ -25,6 +25,7 @@ from graft.llvm.emit import llvm_text
 from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.passes.pipeline import PassReport
+from graft.program.program import Program
 from graft.rewrite.rule import Refusal
 from graft.runtime.cores import available_processors
 from graft.runtime.regions import Region
@@ -163,6 +164,11 @@ class HostLowering:
         own = self._compiler
         compiler = _Collector(own.target, own.accuracy, own.regions, own.spaces, own.report)
         return compiler, build_program(self._source, compiler)
+
+    @property
+    def program(self) -> Program:
+        """The program, without object code for its kernels."""
+        return self._without_code[1].program
 
     @property
     def reference_nodes(self) -> Mapping[str, str]:

@@ -289,7 +289,8 @@ class _BlockBuilder:
                 return self._list_op(node, location)
         if self._compiler.runner(node) is not None:
             return self._region(node, location)
-        return self._evaluate(node, reason or "its size is known only from data", location)
+        unsized = "the extents of its result are data, and there is no size function for them"
+        return self._evaluate(node, reason or unsized, location)
 
     def _region(self, node: Node, location: Location) -> RegionCall:
         attrs, runner = node.attrs, self._compiler.runner(node)
