@@ -99,7 +99,7 @@ def placed(network: str, graph: Graph) -> Placed:
     choices = {**placed.alternatives, "exact": placed.choice}
     return Placed(
         network,
-        len(placed.found.nodes),
+        len(placed.candidates.nodes),
         choices["host-only"].seconds,
         tuple(_scheme(placed, choices[name]) for name in SCHEMES),
         placed.choice.gap,
@@ -110,7 +110,7 @@ def placed(network: str, graph: Graph) -> Placed:
 def _scheme(found: Partition, choice: Choice) -> Scheme:
     offloaded = regions(found.placement, choice)
     inside = [node for _, nodes, _ in offloaded for node in nodes]
-    macs = {node: node_work(node).macs for node in found.found.nodes}
+    macs = {node: node_work(node).macs for node in found.candidates.nodes}
     return Scheme(
         len(offloaded),
         choice.seconds,

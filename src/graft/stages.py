@@ -172,15 +172,15 @@ def place(optimized: Optimized, options: CompileOptions) -> Placed:
     return Placed(graph, backends, result.plan, result, _rivals(result, options))
 
 
-def _rivals(found: Partition, options: CompileOptions) -> tuple[Plan, ...]:
+def _rivals(result: Partition, options: CompileOptions) -> tuple[Plan, ...]:
     """The plans to be measured beside the chosen one; equal ones once. What is simulated cannot
     be measured."""
     if any(backend.simulated for backend in options.accelerators):
         return ()
-    names = found.alternatives if options.measure else {"host-only", "greedy"}
-    others = [plan_of(found, name) for name in names if name in found.alternatives]
+    names = result.alternatives if options.measure else {"host-only", "greedy"}
+    others = [plan_of(result, name) for name in names if name in result.alternatives]
     distinct = {plan.regions: plan for plan in reversed(others)}
-    distinct.pop(found.plan.regions, None)
+    distinct.pop(result.plan.regions, None)
     return tuple(plan for plan in others if distinct.get(plan.regions) is plan)
 
 

@@ -179,7 +179,7 @@ def test_a_candidate_that_cannot_fit_is_refused_with_the_values() -> None:
     found = partitioned(graph, small)
     assert found.plan.regions == ()
     exp = next(node for node in graph.nodes if node.op.name == "exp")
-    (refused,) = found.found.refusals[exp]
+    (refused,) = found.candidates.refusals[exp]
     assert refused.reason == "it needs 120 of 100 bytes of memory: 60 of %x, 60 of %exp"
     with pytest.raises(UserError, match="acc accepts exp and does not run it: it needs 120 of 100"):
         partitioned(graph, small, pins=[f"{exp.output.name}=acc"])
@@ -197,7 +197,7 @@ def test_workspace_is_asked_for() -> None:
     backend = Greedy("acc", [("exp", is_op("exp"))], price=flat(1e-9), limits=limits)
     found = partitioned(forked(), backend)
     assert found.plan.regions == ()
-    reasons = {one.reason for own in found.found.refusals.values() for one in own}
+    reasons = {one.reason for own in found.candidates.refusals.values() for one in own}
     assert any(reason.endswith("1,000 of workspace") for reason in reasons)
 
 

@@ -85,16 +85,18 @@ def entry(item: Sequence[Any]) -> Entry:
     return Entry(names[0], _traced(others[0]), item[2] if len(item) == 3 else None)
 
 
-def _traced(given: Any) -> Formula:
+def _traced(pattern: Any) -> Formula:
     """A pattern, a formula, or a function that makes one: parameters stand for wildcards."""
-    if isinstance(given, Formula):
-        return given
-    if isinstance(given, Pattern):
-        return Formula(given)
-    if callable(given):
-        required = [p for p in inspect.signature(given).parameters.values() if p.default is p.empty]
-        return formula(given) if required else _traced(given())
-    raise UserError(f"{given!r} is no pattern", hint="write is_op(...)(...), or a function")
+    if isinstance(pattern, Formula):
+        return pattern
+    if isinstance(pattern, Pattern):
+        return Formula(pattern)
+    if callable(pattern):
+        required = [
+            p for p in inspect.signature(pattern).parameters.values() if p.default is p.empty
+        ]
+        return formula(pattern) if required else _traced(pattern())
+    raise UserError(f"{pattern!r} is no pattern", hint="write is_op(...)(...), or a function")
 
 
 def tables_of(backend: Backend) -> tuple[Entry, ...]:
@@ -163,13 +165,15 @@ class Pins:
 
     def broken(self, node: Node, backend: str) -> Pin | None:
         """The pin that wants the node on the backend."""
-        wanted = (pin for pin in self.of(node) if not pin.forbidden and pin.backend == backend)
-        return next(wanted, None)
+        matching = (pin for pin in self.of(node) if not pin.forbidden and pin.backend == backend)
+        return next(matching, None)
 
     def unused(self, nodes: Iterable[Node]) -> tuple[Pin, ...]:
         """Pins that fit no node at all: probably misspelt."""
-        known = list(nodes)
-        return tuple(pin for pin in self.pins if not any(fits(node, pin.glob) for node in known))
+        graph_nodes = list(nodes)
+        return tuple(
+            pin for pin in self.pins if not any(fits(node, pin.glob) for node in graph_nodes)
+        )
 
 
 NO_PINS = Pins()

@@ -125,28 +125,28 @@ class _Border:
         outputs = []
         for value in node.outputs:
             form = form_of(value, limits)
-            made = value if form == HOST_FORM else _formed(value, form, self.names)
-            self.forms[value] = {form: made}
-            outputs.append(made)
+            formed = value if form == HOST_FORM else _formed(value, form, self.names)
+            self.forms[value] = {form: formed}
+            outputs.append(formed)
         attrs = replace(node.attrs, body=wished(node.attrs.body, limits))
         self.nodes.append(replace(node, inputs=inputs, attrs=attrs, outputs=tuple(outputs)))
 
     def in_form(self, value: Value, form: Form) -> Value:
         """A value in some form, by way of the host's where it is not there yet."""
-        known = self.forms[value]
-        if form not in known:
+        forms = self.forms[value]
+        if form not in forms:
             self.in_host_form(value)
-        if form not in known:
-            known[form] = _formed(value, form, self.names)
-            self.nodes += _brought(value, form, known[form], self.names)
-        return known[form]
+        if form not in forms:
+            forms[form] = _formed(value, form, self.names)
+            self.nodes += _brought(value, form, forms[form], self.names)
+        return forms[form]
 
     def in_host_form(self, value: Value) -> None:
         """Convert a value back to the form that the graph has it in, unless it is there already."""
-        known = self.forms[value]
-        if HOST_FORM not in known:
-            form, outer = next(iter(known.items()))
-            known[HOST_FORM] = value
+        forms = self.forms[value]
+        if HOST_FORM not in forms:
+            form, outer = next(iter(forms.items()))
+            forms[HOST_FORM] = value
             self.nodes += _unformed(outer, form, value, self.names)
 
 
@@ -183,19 +183,19 @@ class _Inside(_Border):
         outputs = []
         for value in node.outputs:
             form = form_of(value, self._limits)
-            made = value if form == HOST_FORM else _formed(value, form, self.names)
-            self.forms[value] = {form: made}
-            outputs.append(made)
+            formed = value if form == HOST_FORM else _formed(value, form, self.names)
+            self.forms[value] = {form: formed}
+            outputs.append(formed)
         inputs = tuple(None if value is None else wished[value] for value in node.inputs)
         self.nodes.append(replace(node, inputs=inputs, outputs=tuple(outputs)))
 
     def in_form(self, value: Value, form: Form) -> Value:
-        known = self.forms[value]
-        if value in self._literals and form not in known:
-            known[form] = _formed(value, form, self.names)
-            steps = (self._literals[value], *_brought(value, form, known[form], self.names))
-            (array,) = run_graph(Graph("constant", (), steps, (known[form],)), ())
-            self.nodes.append(make_node("constant", (), (known[form],), value=array))
+        forms = self.forms[value]
+        if value in self._literals and form not in forms:
+            forms[form] = _formed(value, form, self.names)
+            steps = (self._literals[value], *_brought(value, form, forms[form], self.names))
+            (array,) = run_graph(Graph("constant", (), steps, (forms[form],)), ())
+            self.nodes.append(make_node("constant", (), (forms[form],), value=array))
         return super().in_form(value, form)
 
     def _converted(self, value: Value) -> tuple[Value, Form]:

@@ -100,7 +100,7 @@ def find_candidates(graph: Graph, backends: Sequence[Backend], pins: Pins = NO_P
     refusals = {node: tuple(reasons) for node, reasons in finder.refusals.items()}
     refused = {node: tuple(reasons) for node, reasons in finder.refused_matches.items()}
     return Candidates(
-        graph, tuple(finder.found.values()), refusals, refused, tuple(finder.limits_hit)
+        graph, tuple(finder.candidates_by_key.values()), refusals, refused, tuple(finder.limits_hit)
     )
 
 
@@ -121,7 +121,7 @@ class _Finder:
         self.nodes = placeable(graph)
         self.units = units_of(graph)
         self.order = {node: number for number, node in enumerate(graph.nodes)}
-        self.found: dict[tuple[str, frozenset[Node]], Candidate] = {}
+        self.candidates_by_key: dict[tuple[str, frozenset[Node]], Candidate] = {}
         self.refusals: dict[Node, list[Refused]] = {}
         self.refused_matches: dict[Node, dict[Refused, None]] = {}
         self.limits_hit: list[str] = []
@@ -241,7 +241,7 @@ class _Finder:
             self.refuse_match(nodes, refused)
             return
         key = backend.name, frozenset(nodes)
-        self.found.setdefault(key, Candidate(backend.name, pattern, nodes, operands))
+        self.candidates_by_key.setdefault(key, Candidate(backend.name, pattern, nodes, operands))
 
     def refuse(self, node: Node, refused: Refused) -> None:
         self.refusals.setdefault(node, []).append(refused)
@@ -280,25 +280,25 @@ class _Finder:
         for nodes in self.host_pieces():
             if self.pinned(HOST_BACKEND, nodes) is None:
                 key = HOST_BACKEND, frozenset(nodes)
-                self.found.setdefault(key, Candidate(HOST_BACKEND, "fusion", nodes))
+                self.candidates_by_key.setdefault(key, Candidate(HOST_BACKEND, "fusion", nodes))
 
     def host_pieces(self) -> Iterator[tuple[Node, ...]]:
-        taken = [frozenset(candidate.nodes) for candidate in self.found.values()]
+        covered = [frozenset(candidate.nodes) for candidate in self.candidates_by_key.values()]
         for group in fusion_groups(self.graph):
             nodes = self.in_order(group)
             if not nodes:
                 continue
-            yield from self.parts(nodes, taken)
+            yield from self.parts(nodes, covered)
             if len(nodes) > 1:
                 yield from ((node,) for node in nodes)
 
     def parts(
-        self, group: tuple[Node, ...], taken: Sequence[frozenset[Node]]
+        self, group: tuple[Node, ...], covered: Sequence[frozenset[Node]]
     ) -> list[tuple[Node, ...]]:
         """A fusion group, and what is left of it when accelerators take any of their candidates,
         up to the limit; where they take less, the larger parts."""
         whole = frozenset(group)
-        cuts = dict.fromkeys(nodes & whole for nodes in taken)
+        cuts = dict.fromkeys(nodes & whole for nodes in covered)
         parts = {whole: group}
         for part in (queue := [group]):
             for cut in cuts:

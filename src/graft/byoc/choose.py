@@ -39,7 +39,7 @@ _REASON_SECONDS = 2.0  # to find out why there is no placement
 
 
 def choose(
-    problem: Problem, known: Sequence[Choice] = (), time_limit: float = TIME_LIMIT
+    problem: Problem, starts: Sequence[Choice] = (), time_limit: float = TIME_LIMIT
 ) -> Choice:
     """The cheapest choice that can be found in the time; `known` are choices to begin with."""
     if not problem.nodes:
@@ -49,7 +49,7 @@ def choose(
     deadline = time.monotonic() + time_limit
     overflow: _Overflow = []
     result = _solve_sites(problem, deadline, overflow)
-    result = replace(result, choice=_cheapest(result.choice, *known))
+    result = replace(result, choice=_cheapest(result.choice, *starts))
     if not result.is_proven:
         result = _solve_in_rounds(problem, result, deadline, overflow)
     if result.choice is None:

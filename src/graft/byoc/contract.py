@@ -113,10 +113,10 @@ class Match:
 
     def only(self, *names: str) -> Node:
         """The one node of these operators."""
-        found = [node for node in self.nodes if node.op.name in names]
-        if len(found) != 1:
-            raise UnsupportedError(f"{self.pattern} has {len(found)} of {' or '.join(names)}")
-        return found[0]
+        matching = [node for node in self.nodes if node.op.name in names]
+        if len(matching) != 1:
+            raise UnsupportedError(f"{self.pattern} has {len(matching)} of {' or '.join(names)}")
+        return matching[0]
 
 
 # What a pattern table holds: a pattern, a formula, or a function that makes one of them.

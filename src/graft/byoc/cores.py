@@ -54,7 +54,7 @@ class Watch:
 
     threads: int
     patience: float
-    given: Callable[[int], float] = cores_given
+    measure_cores: Callable[[int], float] = cores_given
     lost: float = 0.0
 
     def wait(self) -> None:
@@ -69,7 +69,7 @@ class Watch:
         """Whether the cores are there in full, as far as anybody still cares."""
         if self.threads == 1 or self.lost >= self.patience:
             return True
-        return self.given(self.threads) >= _ENOUGH * self.threads
+        return self.measure_cores(self.threads) >= _ENOUGH * self.threads
 
     def measured(self, measure: Callable[[], T]) -> T:
         """What a measurement gives while the cores are there in full; a few attempts are made."""

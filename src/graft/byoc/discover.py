@@ -46,15 +46,15 @@ _REGISTERED: dict[str, Backend] = {}
 _HERE = "this process"
 
 
-def register_backend(made: type[Backend] | Backend) -> type[Backend] | Backend:
+def register_backend(backend_or_class: type[Backend] | Backend) -> type[Backend] | Backend:
     """Make a backend known in this process; usable as a class decorator."""
-    backend = made() if isinstance(made, type) else made
+    backend = backend_or_class() if isinstance(backend_or_class, type) else backend_or_class
     if not backend.name:
         raise UserError(f"{type(backend).__name__} has no name", hint="set `name` in the class")
     if backend.name in _REGISTERED:
         raise UserError(f"a backend named '{backend.name}' is registered already")
     _REGISTERED[backend.name] = backend
-    return made
+    return backend_or_class
 
 
 def unregister_backend(name: str) -> None:
@@ -107,10 +107,10 @@ def is_announced(backend: Backend) -> bool:
 def _add(
     backend: Backend, origin: str, backends: dict[str, Backend], origins: dict[str, str]
 ) -> None:
-    known = origins.get(backend.name)
-    if known is not None:
+    earlier = origins.get(backend.name)
+    if earlier is not None:
         raise UserError(
-            f"two backends are named '{backend.name}': one from {known}, one from {origin}",
+            f"two backends are named '{backend.name}': one from {earlier}, one from {origin}",
             hint="uninstall or rename one of them",
         )
     backends[backend.name] = backend
@@ -137,20 +137,20 @@ def _origin(point: EntryPoint) -> str:
     return f"{dist.name} {dist.version}" if dist is not None else point.value
 
 
-def backend_named(name: str, found: Found) -> Backend:
+def backend_named(name: str, discovery: Found) -> Backend:
     """The backend of that name, or the variant `family:variant` of one, able to run here."""
-    backend = found.backends.get(name)
+    backend = discovery.backends.get(name)
     family, _, variant = name.partition(":")
-    if backend is None and variant and family in found.backends:
-        backend = variant_of(type(found.backends[family]), variant)
+    if backend is None and variant and family in discovery.backends:
+        backend = variant_of(type(discovery.backends[family]), variant)
     if backend is None:
-        for item in found.broken:
+        for item in discovery.broken:
             if item.name == name:
                 raise UserError(f"the backend '{name}' of {item.origin} fails: {item.reason}")
-        close = difflib.get_close_matches(name, found.backends, n=1)
+        close = difflib.get_close_matches(name, discovery.backends, n=1)
         hint = f"did you mean '{close[0]}'?" if close else ""
-        known = ", ".join(sorted(found.backends))
-        raise UserError(f"there is no backend '{name}'", hint=hint or f"known backends: {known}")
+        names = ", ".join(sorted(discovery.backends))
+        raise UserError(f"there is no backend '{name}'", hint=hint or f"known backends: {names}")
     with author_code(f"{name}.missing", backend.missing):
         missing = backend.missing()
     if missing:

@@ -32,11 +32,11 @@ class Accuracy(Enum):
     @staticmethod
     def named(name: str) -> Accuracy:
         """The accuracy of that name."""
-        known = {one.value: one for one in Accuracy}
-        if name not in known:
-            names = ", ".join(known)
+        members = {one.value: one for one in Accuracy}
+        if name not in members:
+            names = ", ".join(members)
             raise UserError(f"there is no accuracy '{name}'", hint=f"known accuracies: {names}")
-        return known[name]
+        return members[name]
 
 
 @dataclass(frozen=True, slots=True)

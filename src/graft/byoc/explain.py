@@ -158,46 +158,46 @@ class Explanation:
 
 
 def explain(
-    found: Partition,
+    partition: Partition,
     measured: Mapping[str, float] | None = None,
     demotions: Sequence[Demotion] = (),
     model: str = "",
 ) -> Explanation:
     """Put a partition into words and numbers; `measured` are times end to end by scheme, `model`
     is what to call the model if not by the graph's name."""
-    view = _View(found)
-    nodes = tuple(view.node(number) for number in range(len(found.found.nodes)))
+    view = _View(partition)
+    nodes = tuple(view.node(number) for number in range(len(partition.candidates.nodes)))
     regions = tuple(view.regions())
     return Explanation(
-        model or found.found.graph.name,
-        tuple(_backends(found, nodes, regions)),
+        model or partition.candidates.graph.name,
+        tuple(_backends(partition, nodes, regions)),
         nodes,
         regions,
         sum(node.macs for node in nodes),
-        found.choice.seconds,
-        found.choice.bound,
-        found.choice.gap,
-        tuple(_totals(found, measured or {})),
-        tuple(flips(found)),
-        tuple(hints(found)),
+        partition.choice.seconds,
+        partition.choice.bound,
+        partition.choice.gap,
+        tuple(_totals(partition, measured or {})),
+        tuple(flips(partition)),
+        tuple(hints(partition)),
         tuple(_obstacles(nodes)),
         tuple(demotions),
-        tuple(_memory(found)),
+        tuple(_memory(partition)),
     )
 
 
 class _View:
     """A partition, looked up from all sides."""
 
-    def __init__(self, found: Partition) -> None:
-        self.found = found
-        self.problem, self.choice = found.placement.problem, found.choice
-        self.names = node_names(found.found.graph)
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.problem, self.choice = partition.placement.problem, partition.choice
+        self.names = node_names(partition.candidates.graph)
         self.prices: dict[Candidate, Cost] = {
-            item.candidate: item.cost for item in found.placement.priced
+            item.candidate: item.cost for item in partition.placement.priced
         }
-        self.chosen = {found.placement.priced[o].candidate for o in self.choice.options}
-        self.tools = {one.name: one.priced_by for one in found.placement.backends}
+        self.chosen = {partition.placement.priced[o].candidate for o in self.choice.options}
+        self.tools = {one.name: one.priced_by for one in partition.placement.backends}
         self.sites = site_of(self.problem, self.choice.options)
         self.parts = accelerator_regions(self.problem, self.choice)
         self.labels = {
@@ -206,11 +206,11 @@ class _View:
         }
 
     def node(self, number: int) -> NodeFacts:
-        node = self.found.found.nodes[number]
+        node = self.partition.candidates.nodes[number]
         backend = self.problem.sites[self.sites[number]].name
-        options = [c for c in self.found.found.of_node[node] if c in self.prices]
+        options = [c for c in self.partition.candidates.of_node[node] if c in self.prices]
         alternatives = sorted(map(self._alternative, options), key=_per_node)
-        refusals = self.found.found.refusals.get(node, ())
+        refusals = self.partition.candidates.refusals.get(node, ())
         return NodeFacts(
             self.names[node],
             node.location.node if node.location is not None else "",
@@ -248,10 +248,10 @@ class _View:
         result = []
         for stage, numbers in self.parts.items():
             site = self.problem.sites[self.sites[numbers[0]]]
-            nodes = [self.found.found.nodes[number] for number in numbers]
+            nodes = [self.partition.candidates.nodes[number] for number in numbers]
             options = dict.fromkeys(owner[number] for number in numbers)
-            costs = [self.found.placement.priced[option].cost for option in options]
-            inputs, outputs = borders(nodes, self.found.found.graph)
+            costs = [self.partition.placement.priced[option].cost for option in options]
+            inputs, outputs = borders(nodes, self.partition.candidates.graph)
             result.append(
                 RegionFacts(
                     self.labels[stage],
@@ -274,13 +274,13 @@ def carried_seconds(problem: Problem, choice: Choice) -> dict[int, float]:
     forms = [problem.sites[site].form for site in site_of(problem, choice.options)]
     seconds: dict[int, float] = defaultdict(float)
     for flow in problem.flows:
-        made = 0 if flow.producer is None else forms[flow.producer]
+        produced = 0 if flow.producer is None else forms[flow.producer]
         readers = {0: -1} if flow.leaves else {}
         for node in sorted(flow.consumers, key=lambda node: choice.stages[node]):
             readers.setdefault(forms[node], choice.stages[node])
-        readers.pop(made, None)
-        if readers and flow.producer is not None and made:
-            seconds[choice.stages[flow.producer]] += flow.fetch[made]
+        readers.pop(produced, None)
+        if readers and flow.producer is not None and produced:
+            seconds[choice.stages[flow.producer]] += flow.fetch[produced]
         for form, stage in readers.items():
             if form:
                 seconds[stage] += flow.bring[form]
@@ -306,11 +306,11 @@ def _why(backend: str, options: Sequence[Alternative], refusals: Sequence[Refuse
 
 
 def _backends(
-    found: Partition, nodes: Sequence[NodeFacts], regions: Sequence[RegionFacts]
+    partition: Partition, nodes: Sequence[NodeFacts], regions: Sequence[RegionFacts]
 ) -> list[BackendFacts]:
-    problem = found.placement.problem
-    options = [problem.options[o] for o in found.choice.options]
-    known = {b.name: (b.version, b.simulated) for b in found.placement.backends}
+    problem = partition.placement.problem
+    options = [problem.options[o] for o in partition.choice.options]
+    versions = {b.name: (b.version, b.simulated) for b in partition.placement.backends}
     order = [*range(1, len(problem.sites)), HOST]
     result = []
     for site in order:
@@ -320,7 +320,7 @@ def _backends(
         result.append(
             BackendFacts(
                 name,
-                *known.get(name, ("", False)),
+                *versions.get(name, ("", False)),
                 len(own),
                 sum(node.macs for node in own),
                 len(parts),
@@ -332,9 +332,9 @@ def _backends(
     return result
 
 
-def _memory(found: Partition) -> Iterator[MemoryFacts]:
-    problem = found.placement.problem
-    for peak in peaks(problem, found.choice.options, found.choice.stages):
+def _memory(partition: Partition) -> Iterator[MemoryFacts]:
+    problem = partition.placement.problem
+    for peak in peaks(problem, partition.choice.options, partition.choice.stages):
         yield MemoryFacts(
             peak.space.name,
             peak.total,
@@ -346,11 +346,11 @@ def _memory(found: Partition) -> Iterator[MemoryFacts]:
         )
 
 
-def _totals(found: Partition, measured: Mapping[str, float]) -> list[Total]:
-    macs = [node_work(node).macs for node in found.found.nodes]
-    problem = found.placement.problem
+def _totals(partition: Partition, measured: Mapping[str, float]) -> list[Total]:
+    macs = [node_work(node).macs for node in partition.candidates.nodes]
+    problem = partition.placement.problem
     result = []
-    for name, choice in (("exact", found.choice), *found.alternatives.items()):
+    for name, choice in (("exact", partition.choice), *partition.alternatives.items()):
         parts = accelerator_regions(problem, choice)
         away = [node for nodes in parts.values() for node in nodes]
         total = sum(macs[node] for node in away)

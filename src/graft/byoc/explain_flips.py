@@ -63,34 +63,34 @@ class Hint:
     saved: float
 
 
-def flips(found: Partition) -> list[Flip]:
+def flips(partition: Partition) -> list[Flip]:
     """The cheapest changes of mind, cheapest first."""
-    problem = found.placement.problem
-    names = node_names(found.found.graph)
-    here = site_of(problem, found.choice.options)
+    problem = partition.placement.problem
+    names = node_names(partition.candidates.graph)
+    here = site_of(problem, partition.choice.options)
     deadline = time.monotonic() + _TOTAL_SECONDS
     result = []
-    for label, nodes, site in _worth_a_look(problem, found.choice, here)[:MOST_FLIPS]:
+    for label, nodes, site in _worth_a_look(problem, partition.choice, here)[:MOST_FLIPS]:
         left = min(_FLIP_SECONDS, deadline - time.monotonic())
         other = _solved_with(problem, nodes, site, left) if left > 0 else None
         if other is not None:
             result.append(
                 Flip(
-                    tuple(names[found.found.nodes[node]] for node in nodes),
+                    tuple(names[partition.candidates.nodes[node]] for node in nodes),
                     label,
                     problem.sites[here[nodes[0]]].name,
                     problem.sites[site].name,
-                    other.seconds - found.choice.seconds,
+                    other.seconds - partition.choice.seconds,
                     other.proven,
                 )
             )
     return _distinct(sorted(result, key=lambda flip: (flip.extra_seconds, len(flip.nodes))))
 
 
-def _distinct(found: Sequence[Flip]) -> list[Flip]:
+def _distinct(partition: Sequence[Flip]) -> list[Flip]:
     """Without those that move the same nodes and more, to the same effect."""
     kept: list[Flip] = []
-    for flip in found:
+    for flip in partition:
         if not any(
             set(other.nodes) <= set(flip.nodes)
             and other.backend == flip.backend
@@ -183,15 +183,15 @@ def _solved_with(
         return None
 
 
-def hints(found: Partition) -> list[Hint]:
+def hints(partition: Partition) -> list[Hint]:
     """How much cheaper launches and transfers of each backend would have to be."""
-    problem = found.placement.problem
+    problem = partition.placement.problem
     result = []
     for site in range(1, len(problem.sites)):
         cheap_launch = _with_free_launches(problem, site)
         cheap_transfer = _with_free_transfers(problem, site)
         for quantity, changed in (("launch", cheap_launch), ("transfer", cheap_transfer)):
-            hint = _hint(found, site, quantity, changed)
+            hint = _hint(partition, site, quantity, changed)
             if hint is not None:
                 result.append(hint)
     return result
@@ -213,12 +213,12 @@ def _with_free_transfers(problem: Problem, site: int) -> Problem:
     return replace(problem, flows=flows)
 
 
-def _hint(found: Partition, site: int, quantity: str, changed: Problem) -> Hint | None:
+def _hint(partition: Partition, site: int, quantity: str, changed: Problem) -> Hint | None:
     """Where the plan that wins with the quantity at nothing overtakes the one chosen.
 
     Both prices are straight lines in the quantity; below their crossing the other one is cheaper.
     """
-    problem, chosen = found.placement.problem, found.choice
+    problem, chosen = partition.placement.problem, partition.choice
     try:
         other = choose(changed, [repriced(changed, chosen)], _FLIP_SECONDS)
     except ValueError:

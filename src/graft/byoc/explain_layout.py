@@ -102,35 +102,35 @@ class _Drawing:
 
     def order(self) -> None:
         """Sort each layer by where its neighbours above, then below, stand."""
-        place: dict[int, float] = {}
+        positions: dict[int, float] = {}
         for layer in self.layers:
-            place.update((item, float(position)) for position, item in enumerate(layer))
+            positions.update((item, float(position)) for position, item in enumerate(layer))
         for sweep in range(_SWEEPS):
             down = sweep % 2 == 0
             neighbours = self.above if down else self.below
             for layer in self.layers if down else reversed(self.layers):
-                wanted = {item: _mean(neighbours, item, place) for item in layer}
-                layer.sort(key=wanted.__getitem__)
-                place.update((item, float(position)) for position, item in enumerate(layer))
+                targets = {item: _mean(neighbours, item, positions) for item in layer}
+                layer.sort(key=targets.__getitem__)
+                positions.update((item, float(position)) for position, item in enumerate(layer))
 
     def across(self) -> dict[int, float]:
         """Positions from left to right: near the neighbours, in order, apart."""
-        place: dict[int, float] = {}
+        positions: dict[int, float] = {}
         for layer in self.layers:
             offsets = self._offsets(layer)
             middle = offsets[-1] / 2 if offsets else 0.0
-            place.update((i, offset - middle) for i, offset in zip(layer, offsets, strict=True))
+            positions.update((i, offset - middle) for i, offset in zip(layer, offsets, strict=True))
         for sweep in range(_SWEEPS):
             down = sweep % 2 == 0
             neighbours = self.above if down else self.below
             for layer in self.layers if down else reversed(self.layers):
                 offsets = self._offsets(layer)
-                wanted = [_mean(neighbours, item, place) for item in layer]
-                shifted = [w - offset for w, offset in zip(wanted, offsets, strict=True)]
+                targets = [_mean(neighbours, item, positions) for item in layer]
+                shifted = [w - offset for w, offset in zip(targets, offsets, strict=True)]
                 fitted = rising(shifted)
                 for item, position, offset in zip(layer, fitted, offsets, strict=True):
-                    place[item] = position + offset
-        return place
+                    positions[item] = position + offset
+        return positions
 
     def _offsets(self, layer: Sequence[int]) -> list[float]:
         """Where items stand that touch each other, the first at 0."""
@@ -149,15 +149,15 @@ class _Drawing:
         return [sum(len(self.above.get(item, ())) for item in layer) for layer in self.layers]
 
 
-def _mean(neighbours: Mapping[int, list[int]], item: int, place: Mapping[int, float]) -> float:
+def _mean(neighbours: Mapping[int, list[int]], item: int, positions: Mapping[int, float]) -> float:
     own = neighbours.get(item)
-    return fmean(place[other] for other in own) if own else place[item]
+    return fmean(positions[other] for other in own) if own else positions[item]
 
 
-def rising(wanted: Sequence[float]) -> list[float]:
+def rising(targets: Sequence[float]) -> list[float]:
     """The numbers nearest to the wanted ones that never fall: neighbours that would are pooled."""
     pools: list[tuple[float, int]] = []  # mean and how many
-    for value in wanted:
+    for value in targets:
         mean, size = value, 1
         while pools and pools[-1][0] > mean:
             other, more = pools.pop()

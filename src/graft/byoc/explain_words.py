@@ -49,16 +49,16 @@ def _share(explanation: Explanation, backend: BackendFacts) -> str:
 
 def quality(explanation: Explanation) -> str:
     """What is proven about the plan, and what measuring said."""
-    told = "proven best at these prices"
+    sentence = "proven best at these prices"
     if explanation.gap > PROVEN:
         least = time_text(explanation.bound, explanation.simulated)
-        told = f"within {explanation.gap:.2%} of the best at these prices"
-        told += f": none takes less than {least}"
+        sentence = f"within {explanation.gap:.2%} of the best at these prices"
+        sentence += f": none takes less than {least}"
     ran = {t.scheme: t.measured for t in explanation.totals if t.measured is not None}
     fastest = min(ran, key=ran.__getitem__, default="")
     if fastest and fastest != explanation.totals[0].scheme:
-        told += f"; but end to end {fastest} is the fastest, which is what runs"
-    return told
+        sentence += f"; but end to end {fastest} is the fastest, which is what runs"
+    return sentence
 
 
 def flip_text(flip: Flip) -> str:
@@ -103,8 +103,8 @@ def hint_text(explanation: Explanation, hint: Hint) -> str:
 
 def obstacle_text(obstacle: Obstacle) -> str:
     """What keeps nodes where they are."""
-    nodes, taken = f"{obstacle.nodes:,} × {obstacle.op}", time_text(obstacle.seconds)
-    return f"{obstacle.backend} refuses {nodes} ({taken} on the host): {obstacle.reason}"
+    nodes, duration = f"{obstacle.nodes:,} × {obstacle.op}", time_text(obstacle.seconds)
+    return f"{obstacle.backend} refuses {nodes} ({duration} on the host): {obstacle.reason}"
 
 
 def is_simulated(explanation: Explanation, backend: str) -> bool:

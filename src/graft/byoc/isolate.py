@@ -99,7 +99,7 @@ def reference_of(backend: Backend) -> list[str]:
     try:
         if kind.__module__ == "__main__":
             raise TypeError("it is defined in a script")
-        if type(_made(*reference)) is not kind:
+        if type(_instantiate(*reference)) is not kind:
             raise TypeError("its class is another one there")
     except Exception as error:
         raise UserError(
@@ -109,7 +109,7 @@ def reference_of(backend: Backend) -> list[str]:
     return reference
 
 
-def _made(module: str, name: str, variant: str) -> Backend:
+def _instantiate(module: str, name: str, variant: str) -> Backend:
     kind: type[Backend] = attrgetter(name)(importlib.import_module(module))
     return variant_of(kind, variant) if variant else kind()
 
@@ -138,7 +138,7 @@ def unpack_graph(message: Message) -> Graph:
 @cache
 def backend_of(module: str, name: str, variant: str) -> Backend:
     """The backend, once: it may remember what it has compiled."""
-    return _made(module, name, variant)
+    return _instantiate(module, name, variant)
 
 
 def _price(message: Message) -> Message:

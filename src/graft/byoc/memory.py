@@ -142,19 +142,19 @@ class _View:
     def add(self, number: int, flow: Flow) -> None:
         """Where and when one value is in this memory."""
         maker, stages = flow.producer, self.stages
-        made = None if maker is None else self.forms.get(maker)
+        produced = None if maker is None else self.forms.get(maker)
         readers: dict[int, list[int]] = {}
         for node in flow.consumers:
             if node in self.forms:
                 readers.setdefault(self.forms[node], []).append(stages[node])
-        if made is not None and maker is not None:
+        if produced is not None and maker is not None:
             own = stages[maker]
             if not flow.leaves and all(stages[node] == own for node in flow.consumers):
-                held = Held(number, made, own, flow.bytes_in(made), is_inside=True)
+                held = Held(number, produced, own, flow.bytes_in(produced), is_inside=True)
                 last = max((maker, *flow.consumers))
                 self.inside[own].append((held, Lifetime(held.size, maker, last)))
                 return
-            readers.setdefault(made, []).append(own)
+            readers.setdefault(produced, []).append(own)
         for form, during in readers.items():
             spans = [(min(during), max(during))]
             if not self.space.stays:

@@ -103,13 +103,15 @@ class Model:
         """Values into the forms in which they are read."""
         for flow in self.problem.flows:
             for form in range(1, len(flow.bring)):
-                made: Linear = {}
+                producer_form: Linear = {}
                 if flow.producer is not None:
-                    made = self.in_form(self.positions[flow.producer], form)
+                    producer_form = self.in_form(self.positions[flow.producer], form)
                 readers = [self.in_form(self.positions[node], form) for node in flow.consumers]
-                self.pay_once([minus(reader, made) for reader in readers], flow.bring[form])
+                self.pay_once(
+                    [minus(reader, producer_form) for reader in readers], flow.bring[form]
+                )
                 outside: list[Linear] = [{}] if flow.leaves else []
-                elsewhere = [minus(made, reader) for reader in (*readers, *outside)]
+                elsewhere = [minus(producer_form, reader) for reader in (*readers, *outside)]
                 self.pay_once(elsewhere, flow.fetch[form])
 
     def pay_once(self, needs: Sequence[Linear], price: float) -> None:

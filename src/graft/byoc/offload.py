@@ -67,17 +67,17 @@ def offload(
     while True:
         outlined = with_wishes(outline(graph, left), limits)
         nodes = {node.attrs.label: node for node in outlined.nodes if node.op.name == "region"}
-        made = []
+        outcomes = []
         for number, (backend, members) in enumerate(left):
             label = region_label(backend, number)
             report(Stage("compiling and checking regions", number + 1, len(left), label))
-            made.append(compiler.compile(nodes[label], backends[backend], members))
-        compiled = tuple(item for item in made if isinstance(item, CompiledRegion))
-        if len(compiled) == len(made):
+            outcomes.append(compiler.compile(nodes[label], backends[backend], members))
+        compiled = tuple(item for item in outcomes if isinstance(item, CompiledRegion))
+        if len(compiled) == len(outcomes):
             breakers = {name: Breaker() for name in backends}
             regions = {item.label: _region(item, host, policy, breakers) for item in compiled}
             return OffloadedGraph(outlined, compiled, regions, tuple(repair.demotions))
-        left = repair.without(left, made)
+        left = repair.without(left, outcomes)
 
 
 class _Repair:
@@ -88,10 +88,10 @@ class _Repair:
         self._splits = _SPLITS
         self.demotions: list[Demotion] = []
 
-    def without(self, planned: Planned, made: Sequence[CompiledRegion | Failure]) -> Planned:
+    def without(self, planned: Planned, outcomes: Sequence[CompiledRegion | Failure]) -> Planned:
         """The regions that hold, and parts of those that do not."""
         left: list[tuple[str, Sequence[Node]]] = []
-        for number, ((backend, nodes), item) in enumerate(zip(planned, made, strict=True)):
+        for number, ((backend, nodes), item) in enumerate(zip(planned, outcomes, strict=True)):
             if isinstance(item, CompiledRegion):
                 left.append((backend, nodes))
             else:

@@ -16,13 +16,13 @@ from graft.ir.graph import Graph, Node, make_node
 
 def outline(graph: Graph, regions: Sequence[tuple[str, Sequence[Node]]]) -> Graph:
     """The graph with each region as one node, in an order in which everything can run."""
-    made: dict[Node, Node] = {}  # member -> region node
+    region_nodes: dict[Node, Node] = {}  # member -> region node
     planned: list[Node] = []
     for number, (backend, nodes) in enumerate(regions):
         node = region_node(graph, backend, nodes, region_label(backend, number))
-        made.update(dict.fromkeys(nodes, node))
+        region_nodes.update(dict.fromkeys(nodes, node))
         planned.append(node)
-    units = tuple(dict.fromkeys(made.get(node, node) for node in graph.nodes))
+    units = tuple(dict.fromkeys(region_nodes.get(node, node) for node in graph.nodes))
     # first everything else that can run, then the next region: a plan's order where that is one
     rank = {node: number for number, node in enumerate((*units, *planned))}
     order = [node for node in _in_order(units, rank) if node.op.name == "region"]

@@ -57,8 +57,8 @@ class Partition:
     alternatives: Mapping[str, Choice] = field(default_factory=dict)
 
     @property
-    def found(self) -> Candidates:
-        return self.placement.found
+    def candidates(self) -> Candidates:
+        return self.placement.candidates
 
 
 def partition(
@@ -75,10 +75,10 @@ def partition(
     best = min((choice, *tried, *alternatives.values()), key=wholes.seconds)
     placement = wholes.priced(wholes.refined(prices, best))
     # what is proven is proven at the prices that the plan shows
-    known = repriced(placement.problem, best)
-    bound = min(_chosen(placement, [known], options).bound, known.seconds)
+    starts = repriced(placement.problem, best)
+    bound = min(_chosen(placement, [starts], options).bound, starts.seconds)
     method = LIMITED if result.limits_hit else choice.method
-    final = replace(known, bound=bound, method=method)
+    final = replace(starts, bound=bound, method=method)
     others = {
         name: replace(other, seconds=wholes.seconds(other))
         for name, other in alternatives.items()
@@ -113,14 +113,14 @@ def _priced(
         pins = replace(pins, released=pins.released | set(left))
 
 
-def _with_refusals(found: Candidates, reasons: Mapping[Candidate, str]) -> Candidates:
+def _with_refusals(candidates: Candidates, reasons: Mapping[Candidate, str]) -> Candidates:
     """The same candidates, with reasons against some, as if they had been refused."""
-    refusals = dict(found.refusals)
+    refusals = dict(candidates.refusals)
     for candidate, reason in reasons.items():
         refused = Refused(candidate.backend, candidate.pattern, reason)
         last = candidate.nodes[-1]
         refusals[last] = (*refusals.get(last, ()), refused)
-    return replace(found, refusals=refusals) if reasons else found
+    return replace(candidates, refusals=refusals) if reasons else candidates
 
 
 def _check_pins(pins: Pins, nodes: Sequence[Node], backends: Sequence[str]) -> None:
@@ -155,8 +155,8 @@ def _settled(
     tried: dict[tuple[int, ...], Choice] = {}
     while True:
         placement = wholes.priced(prices)
-        known = [repriced(placement.problem, other) for other in alternatives.values()]
-        choice = _chosen(placement, known, options)
+        starts = [repriced(placement.problem, other) for other in alternatives.values()]
+        choice = _chosen(placement, starts, options)
         if choice.options in tried or len(tried) == _MOST_REFINEMENTS:
             return choice, list(tried.values())
         tried[choice.options] = choice
@@ -174,20 +174,20 @@ class _Wholes:
         self.placement = placement
         self._pricing = pricing
         self._backends = {backend.name: backend for backend in placement.backends}
-        self._known: dict[tuple[int, ...], float | None] = {}
+        self._prices: dict[tuple[int, ...], float | None] = {}
 
     def priced(self, prices: Mapping[Candidate, Cost]) -> Placement:
         """The same candidates at other prices."""
         start = self.placement
-        return placement_of(start.found, prices, start.backends, self._pricing.host.limits)
+        return placement_of(start.candidates, prices, start.backends, self._pricing.host.limits)
 
     def _of(
         self, name: str, nodes: Sequence[Node], options: Sequence[int], is_declared: bool
     ) -> float | None:
         """The time of a region of several candidates; infinite where it does not run at all."""
         key = tuple(options)
-        if key not in self._known:
-            region = region_graph(nodes, self.placement.found.graph)
+        if key not in self._prices:
+            region = region_graph(nodes, self.placement.candidates.graph)
             try:
                 backend, pricing = self._backends[name], self._pricing
                 if is_declared:
@@ -195,12 +195,12 @@ class _Wholes:
                 else:
                     limits = pricing.deadline, pricing.threads
                     cost = timed_region_of(backend, region, pricing.store, *limits)
-                self._known[key] = None if cost is None else cost.seconds
+                self._prices[key] = None if cost is None else cost.seconds
             except UnrunnableError as error:
                 reason = f"{name} does not run one: {error}"
                 self._pricing.report(Stage("pricing whole regions", detail=reason))
-                self._known[key] = math.inf
-        return self._known[key]
+                self._prices[key] = math.inf
+        return self._prices[key]
 
     def _measured(self, choice: Choice) -> Iterator[tuple[tuple[Candidate, ...], float]]:
         for name, nodes, options in regions(self.placement, choice):
@@ -226,9 +226,9 @@ class _Wholes:
         return total
 
 
-def _chosen(placement: Placement, known: Sequence[Choice], options: PartitionOptions) -> Choice:
+def _chosen(placement: Placement, starts: Sequence[Choice], options: PartitionOptions) -> Choice:
     try:
-        return choose(placement.problem, known, options.time_limit)
+        return choose(placement.problem, starts, options.time_limit)
     except ValueError as error:
         raise UserError(f"the model cannot be placed: {error}", hint="loosen the pins") from None
 
@@ -236,7 +236,7 @@ def _chosen(placement: Placement, known: Sequence[Choice], options: PartitionOpt
 def other_choices(placement: Placement, options: PartitionOptions) -> dict[str, Choice]:
     """What simpler schemes would do, to be priced beside the exact one."""
     problem = placement.problem
-    nodes = placement.found.nodes
+    nodes = placement.candidates.nodes
     macs = [node_work(node).macs for node in nodes]
     result = {"host-only": host_only(problem), "greedy": greedy(problem)}
     if result["greedy"] is not None:
@@ -255,15 +255,15 @@ def regions(placement: Placement, choice: Choice) -> list[tuple[str, list[Node],
     owner = {node: o for o in choice.options for node in problem.options[o].nodes}
     result = []
     for numbers in accelerator_regions(problem, choice).values():
-        nodes = [placement.found.nodes[number] for number in numbers]
+        nodes = [placement.candidates.nodes[number] for number in numbers]
         options = list(dict.fromkeys(owner[number] for number in numbers))
         result.append((problem.sites[sites[numbers[0]]].name, nodes, options))
     return result
 
 
-def plan_of(found: Partition, alternative: str) -> Plan:
+def plan_of(result: Partition, alternative: str) -> Plan:
     """The plan of one of the other choices."""
-    return _plan(found.placement, found.alternatives[alternative], found.alternatives)
+    return _plan(result.placement, result.alternatives[alternative], result.alternatives)
 
 
 def _plan(placement: Placement, choice: Choice, alternatives: Mapping[str, Choice]) -> Plan:
@@ -273,7 +273,7 @@ def _plan(placement: Placement, choice: Choice, alternatives: Mapping[str, Choic
         seconds = sum(placement.priced[option].cost.seconds for option in options)
         sources = {placement.priced[option].cost.source.value for option in options}
         planned.append((name, nodes, seconds, "+".join(sorted(sources))))
-    plan = plan_from(placement.found.graph, versions, planned)
+    plan = plan_from(placement.candidates.graph, versions, planned)
     return replace(
         plan,
         predicted=choice.seconds,
@@ -288,15 +288,15 @@ def is_host_only(plan: Plan) -> bool:
     return all(region.backend == HOST_BACKEND for region in plan.regions)
 
 
-def unplaced(found: Candidates, costs: Mapping[Candidate, object]) -> list[Node]:
+def unplaced(candidates: Candidates, costs: Mapping[Candidate, object]) -> list[Node]:
     """The nodes that no candidate with a price covers."""
     covered = {node for candidate in costs for node in candidate.nodes}
-    return [node for node in found.nodes if node not in covered]
+    return [node for node in candidates.nodes if node not in covered]
 
 
 def why_unplaced(
     node: Node,
-    found: Candidates,
+    candidates: Candidates,
     failures: Mapping[Candidate, str],
     backends: Sequence[str],
     pins: Pins,
@@ -307,19 +307,21 @@ def why_unplaced(
     allowed = [name for name in (*backends, HOST_BACKEND) if pins.verdict(node, name) is None]
     if not allowed:
         return f"{subject} it no backend"
-    causes = [_cause(node, name, found, failures) for name in allowed]
+    causes = [_cause(node, name, candidates, failures) for name in allowed]
     return f"{subject} it to {' or '.join(allowed)}; {'; '.join(causes)}"
 
 
-def _cause(node: Node, backend: str, found: Candidates, failures: Mapping[Candidate, str]) -> str:
+def _cause(
+    node: Node, backend: str, candidates: Candidates, failures: Mapping[Candidate, str]
+) -> str:
     """What keeps a backend from running a node: what happened when it was tried, or the refusals
     of matches that hold the node, or that there are none."""
     for candidate, reason in failures.items():
         if candidate.backend == backend and node in candidate.nodes:
             return f"{backend} accepts {candidate.label} and does not run it: {reason}"
-    refused = [item for item in found.refused_matches.get(node, ()) if item.backend == backend]
+    refused = [item for item in candidates.refused_matches.get(node, ()) if item.backend == backend]
     if refused:
         return f"{backend} refuses it: {'; '.join(dict.fromkeys(r.reason for r in refused))}"
-    refused = [item for item in found.refusals.get(node, ()) if item.backend == backend]
+    refused = [item for item in candidates.refusals.get(node, ()) if item.backend == backend]
     reasons = dict.fromkeys(item.reason for item in refused)
     return f"no pattern of {backend} fits: {'; '.join(reasons) or 'it has none'}"

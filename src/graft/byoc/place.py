@@ -41,14 +41,14 @@ class Priced:
 class Placement:
     """The problem, and what its numbers stand for."""
 
-    found: Candidates
+    candidates: Candidates
     priced: tuple[Priced, ...]  # by number of option
     backends: tuple[Backend, ...]  # of the sites after the host
     problem: Problem
 
 
 def placement_of(
-    found: Candidates,
+    candidates: Candidates,
     prices: Mapping[Candidate, Cost],
     backends: Sequence[Backend],
     host: Limits,
@@ -72,16 +72,16 @@ def placement_of(
                 "" if limits.space == HOST_SPACE else limits.space,
             )
         )
-    number = {node: index for index, node in enumerate(found.nodes)}
-    places = {site.name: index for index, site in enumerate(sites)}
+    number = {node: index for index, node in enumerate(candidates.nodes)}
+    site_index = {site.name: index for index, site in enumerate(sites)}
     priced = tuple(
         Priced(candidate, prices[candidate])
-        for candidate in found.candidates
+        for candidate in candidates.candidates
         if candidate in prices
     )
     options = tuple(
         Option(
-            places[item.candidate.backend],
+            site_index[item.candidate.backend],
             tuple(number[node] for node in item.candidate.nodes),
             item.cost.seconds,
             item.cost.workspace,
@@ -89,10 +89,10 @@ def placement_of(
         for item in priced
     )
     limits_of = [host, *(_limits_with(backends, form) for form in forms[1:])]
-    held = tuple(constant_bytes(node, found.graph) for node in found.nodes)
-    flows = tuple(_flows(found, number, limits_of))
-    problem = Problem(tuple(sites), len(found.nodes), options, flows, held)
-    return Placement(found, priced, tuple(backends), problem)
+    held = tuple(constant_bytes(node, candidates.graph) for node in candidates.nodes)
+    flows = tuple(_flows(candidates, number, limits_of))
+    problem = Problem(tuple(sites), len(candidates.nodes), options, flows, held)
+    return Placement(candidates, priced, tuple(backends), problem)
 
 
 def form_of(limits: Limits) -> Form:
@@ -104,8 +104,10 @@ def _limits_with(backends: Sequence[Backend], form: Form) -> Limits:
     return next(backend.limits for backend in backends if form_of(backend.limits) == form)
 
 
-def _flows(found: Candidates, number: Mapping[Node, int], limits: Sequence[Limits]) -> list[Flow]:
-    graph, host, others = found.graph, limits[0], limits[1:]
+def _flows(
+    candidates: Candidates, number: Mapping[Node, int], limits: Sequence[Limits]
+) -> list[Flow]:
+    graph, host, others = candidates.graph, limits[0], limits[1:]
     returned = set(graph.outputs)
     flows = []
     for value in graph.values:
@@ -153,7 +155,7 @@ def carried_bytes(value: Value, limits: Limits) -> int:
 
 
 def too_large(
-    found: Candidates, costs: Mapping[Candidate, Cost], backends: Sequence[Backend]
+    candidates: Candidates, costs: Mapping[Candidate, Cost], backends: Sequence[Backend]
 ) -> dict[Candidate, str]:
     """Why candidates can never run: what one of their nodes reads and writes, their constants and
     their workspace are more than the memory of the device."""
@@ -163,12 +165,12 @@ def too_large(
         room = limits[candidate.backend].memory_bytes if candidate.backend in limits else None
         if room is None:
             continue
-        constants = sum(constant_bytes(node, found.graph) for node in candidate.nodes)
+        constants = sum(constant_bytes(node, candidates.graph) for node in candidate.nodes)
         for node in candidate.nodes:
             values = [
                 value
                 for value in dict.fromkeys((*node.args, *node.outputs))
-                if not is_constant(value, found.graph)
+                if not is_constant(value, candidates.graph)
             ]
             sizes = {v.name: carried_bytes(v, limits[candidate.backend]) for v in values}
             total = constants + cost.workspace + sum(sizes.values())

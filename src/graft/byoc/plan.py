@@ -159,11 +159,11 @@ def model_hash(graph: Graph) -> str:
 def node_names(graph: Graph) -> dict[Node, str]:
     """What plans call the nodes."""
     nodes = placeable(graph)
-    given = [node.location.node if node.location is not None else "" for node in nodes]
-    counts = Counter(given)
+    onnx_names = [node.location.node if node.location is not None else "" for node in nodes]
+    counts = Counter(onnx_names)
     return {
         node: name if name and counts[name] == 1 else f"%{node.output.name}"
-        for node, name in zip(nodes, given, strict=True)
+        for node, name in zip(nodes, onnx_names, strict=True)
     }
 
 
@@ -184,14 +184,14 @@ def regions_of(
             )
     by_name = {name: node for node, name in node_names(graph).items()}
     order = {node: number for number, node in enumerate(graph.nodes)}
-    taken: set[Node] = set()
+    claimed: set[Node] = set()
     result = []
     for region in plan.regions:
         nodes = [_named(name, by_name) for name in region.nodes]
         for node in nodes:
-            if node in taken:
+            if node in claimed:
                 raise UserError(f"the plan has '{node.output.name}' in two regions")
-            taken.add(node)
+            claimed.add(node)
         if nodes:
             result.append((region.backend, sorted(nodes, key=lambda node: order[node])))
     return result

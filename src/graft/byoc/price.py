@@ -56,27 +56,27 @@ class Prices:
     failures: Mapping[Candidate, str]
 
 
-def price_all(found: Candidates, backends: Sequence[Backend], pricing: Pricing) -> Prices:
+def price_all(candidates: Candidates, backends: Sequence[Backend], pricing: Pricing) -> Prices:
     """A price for every candidate that can be had; a backend that fails on one has none there, but
     a failure."""
     by_name = {backend.name: backend for backend in backends}
-    groups = _timed_groups(found, pricing)
+    groups = _timed_groups(candidates, pricing)
     trials = _Trials(pricing)
-    known: dict[str, Cost | str] = {}
+    cost_by_region: dict[str, Cost | str] = {}
     prices: dict[Candidate, Cost] = {}
     failures: dict[Candidate, str] = {}
-    for number, candidate in enumerate(found.candidates):
-        region = region_graph(candidate.nodes, found.graph)
+    for number, candidate in enumerate(candidates.candidates):
+        region = region_graph(candidate.nodes, candidates.graph)
         if candidate.backend == HOST_BACKEND:
             prices[candidate] = _on_host(candidate, region, groups, pricing)
             continue
         backend = by_name[candidate.backend]
         key = f"{backend.name} {region_hash(region, contents=False)}"
-        if key not in known:
-            total = len(found.candidates)
+        if key not in cost_by_region:
+            total = len(candidates.candidates)
             pricing.report(Stage("pricing candidates", number + 1, total, candidate.label))
-            known[key] = trials.price(backend, region, candidate.label)
-        cost = known[key]
+            cost_by_region[key] = trials.price(backend, region, candidate.label)
+        cost = cost_by_region[key]
         if isinstance(cost, Cost):
             prices[candidate] = cost
         else:
@@ -117,9 +117,9 @@ class _Trials:
 Groups = Mapping[Node, tuple[Candidate, Cost]]  # the group that each node ran in, and its time
 
 
-def _timed_groups(found: Candidates, pricing: Pricing) -> Groups:
+def _timed_groups(candidates: Candidates, pricing: Pricing) -> Groups:
     best: dict[Node, tuple[Candidate, Cost]] = {}
-    for group in found.candidates:
+    for group in candidates.candidates:
         cost = pricing.in_place.get(group.nodes[-1].output.name)
         if group.backend != HOST_BACKEND or cost is None:
             continue

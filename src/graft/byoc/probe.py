@@ -57,11 +57,11 @@ class Probe:
 
 def probes(graph: Graph, seed: int = 0) -> Iterator[Probe]:
     """Inputs to try a graph on, the most ordinary first."""
-    for turn, sizes in enumerate(_all_sizes(graph)):
+    for round_, sizes in enumerate(_all_sizes(graph)):
         if not _fits(graph, sizes):
             continue
         for number, kind in enumerate(Kind):
-            yield probe(graph, kind, sizes, seed + 2 * turn + number)
+            yield probe(graph, kind, sizes, seed + 2 * round_ + number)
     if not graph.input_symbols:  # whatever is kept from call to call has to serve again
         yield probe(graph, Kind.ORDINARY, {}, seed + 2)
 

@@ -23,8 +23,8 @@ from graft.passes.bind_sizes import bind_sizes
 def borders(nodes: Sequence[Node], graph: Graph) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """What the nodes read from outside, constants apart, and what others read of theirs."""
     inside = set(nodes)
-    made = {value for node in nodes for value in node.outputs}
-    read = dict.fromkeys(value for node in nodes for value in node.args if value not in made)
+    produced = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in node.args if value not in produced)
     inputs = tuple(value for value in read if not is_constant(value, graph))
     returned = set(graph.outputs)
     outputs = tuple(
@@ -76,13 +76,13 @@ def for_backend(region: Graph) -> Graph:
     Whoever writes code is tempted to write names into it, and a model's may be anything. Names of
     values are distinct identifiers here, those of dims likewise, and those of nodes can stand in a
     comment."""
-    taken = FreshNames()
+    value_names = FreshNames()
     symbols = sorted({name for value in _values(region) for name in symbols_in(value.type)})
     plain = FreshNames(name for name in symbols if name == identifier(name))
     odd = {name: symbol(plain(identifier(name))) for name in symbols if name not in plain}
     return _renamed(
         bind_sizes(region, odd),
-        lambda name: taken(identifier(name)),
+        lambda name: value_names(identifier(name)),
         _plain_location,
         identifier(region.name),
     )

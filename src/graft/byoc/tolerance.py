@@ -88,8 +88,8 @@ def _is_quantized(value: Value, graph: Graph) -> bool:
 
 def difference(
     graph: Graph,
-    found: Sequence[Array],
-    wanted: Sequence[Array],
+    results: Sequence[Array],
+    expected: Sequence[Array],
     nearby: Sequence[Array] | None = None,
     whose: str = "the host's",
     rounding: DType = DType.FLOAT32,
@@ -97,10 +97,10 @@ def difference(
     """The first result that differs by more than it may, in words; empty where none does.
 
     `wanted` are the reference's results, `nearby` its results on inputs moved by a last bit."""
-    others = wanted if nearby is None else nearby
+    others = expected if nearby is None else nearby
     limits = tolerances(graph, rounding)
     for value, ours, theirs, near, limit in zip(
-        graph.outputs, found, wanted, others, limits, strict=True
+        graph.outputs, results, expected, others, limits, strict=True
     ):
         problem = _differs(ours, theirs, near, limit, whose)
         if problem:
@@ -108,10 +108,10 @@ def difference(
     return ""
 
 
-def _differs(found: Array, wanted: Array, nearby: Array, limit: Tolerance, whose: str) -> str:
+def _differs(results: Array, expected: Array, nearby: Array, limit: Tolerance, whose: str) -> str:
     bound = Bound(steps=limit.steps)
-    if DType(str(wanted.dtype)).is_float:
+    if DType(str(expected.dtype)).is_float:
         # denormals may count as zero
-        floor = 2 * float(float_info(wanted.dtype).tiny)
+        floor = 2 * float(float_info(expected.dtype).tiny)
         bound = Bound(floor, limit.relative, limit.relative, MOVEMENT)
-    return compare_arrays(found, wanted, bound, nearby).words(whose)
+    return compare_arrays(results, expected, bound, nearby).words(whose)

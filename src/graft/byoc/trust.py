@@ -78,7 +78,7 @@ class RegionCompiler:
     ) -> None:
         self._host, self._check, self._deadline = host, check, deadline
         self._threads = threads
-        self._made: dict[str, CompiledRegion | Failure] = {}
+        self._outcomes: dict[str, CompiledRegion | Failure] = {}
         self._silent: dict[str, Failure] = {}  # backends that did not answer once
 
     def compile(
@@ -88,14 +88,16 @@ class RegionCompiler:
         be trusted."""
         body: Graph = node.attrs.body
         key = f"{backend.name} {region_hash(body)}"
-        if key not in self._made:
-            self._made[key] = self._silent.get(backend.name) or self._attempt(node, backend, key)
-        made = self._made[key]
-        if isinstance(made, Failure):
-            if not made.in_time:  # what hangs once would hang again, each time for the deadline
-                self._silent[backend.name] = made
-            return made
-        return replace(made, label=node.attrs.label, body=body, nodes=tuple(nodes))
+        if key not in self._outcomes:
+            self._outcomes[key] = self._silent.get(backend.name) or self._attempt(
+                node, backend, key
+            )
+        outcome = self._outcomes[key]
+        if isinstance(outcome, Failure):
+            if not outcome.in_time:  # what hangs once would hang again, each time for the deadline
+                self._silent[backend.name] = outcome
+            return outcome
+        return replace(outcome, label=node.attrs.label, body=body, nodes=tuple(nodes))
 
     def _attempt(self, node: Node, backend: Backend, key: str) -> CompiledRegion | Failure:
         body: Graph = node.attrs.body
@@ -125,25 +127,25 @@ class RegionCompiler:
         """How results differ from the host's; empty where they agree. Every time must be as good as
         the first, whatever the runner keeps from call to call."""
         run, host = with_transfers(runner), self._host.runner(body)
-        for number, given in enumerate(probes(body)):
-            legal = self._legal(host, body, given, first=number == 0)
+        for number, inputs in enumerate(probes(body)):
+            legal = self._legal(host, body, inputs, first=number == 0)
             if legal is None:
                 continue
-            asked, wanted = legal
+            asked, expected = legal
             nearby = _results(host, body, asked.nearby, asked.sizes)
-            found, kept = (
+            results, kept = (
                 _poisoned_outputs(body, asked.sizes),
                 [array.copy() for array in asked.inputs],
             )
-            self._run(backend, run, asked, found)
+            self._run(backend, run, asked, results)
             if any(a.tobytes() != b.tobytes() for a, b in zip(asked.inputs, kept, strict=True)):
                 return "it writes over its inputs"
             rounding = backend.limits.rounding
-            problem = difference(body, found, wanted, nearby, rounding=rounding)
+            problem = difference(body, results, expected, nearby, rounding=rounding)
             if not problem and number == 0 and _operations(body) <= _EVALUATED:
                 with np.errstate(all="ignore"):
                     exact = [np.asarray(item) for item in evaluate(body, kept)]
-                problem = difference(body, found, exact, nearby, "the evaluator's", rounding)
+                problem = difference(body, results, exact, nearby, "the evaluator's", rounding)
             if problem:
                 return f"{problem} (on {asked})" if number else problem
         return ""
@@ -157,14 +159,14 @@ class RegionCompiler:
             raise BackendError(described(error, array_types(asked.inputs))) from error
 
     def _legal(
-        self, host: Runner, body: Graph, given: Probe, first: bool
+        self, host: Runner, body: Graph, inputs: Probe, first: bool
     ) -> tuple[Probe, list[Array]] | None:
         """Inputs and the host's results; other inputs, or none, where the host refuses them."""
-        for asked in (given, probe(body, given.kind, given.sizes, 0, small=True)):
+        for asked in (inputs, probe(body, inputs.kind, inputs.sizes, 0, small=True)):
             try:
                 return asked, _results(host, body, asked.inputs, asked.sizes)
             except GraftError:
-                if first and asked is not given:
+                if first and asked is not inputs:
                     raise
         return None
 

@@ -60,19 +60,19 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _text(found: Found) -> Iterator[Block]:
+def _text(discovery: Found) -> Iterator[Block]:
     header = ("name", "version", "device", "from", "available")
     rows = [
-        (name, one.version, device(one), found.origins[name], _available(one))
-        for name, one in sorted(found.backends.items())
+        (name, one.version, device(one), discovery.origins[name], _available(one))
+        for name, one in sorted(discovery.backends.items())
     ]
     yield from table(rows, header)
-    lacking = [(name, missing(one)) for name, one in sorted(found.backends.items())]
-    told = [f"{name}: {reason}" for name, reason in lacking if reason]
-    if told:
-        yield from section("What is missing or wrong", told)
-    if found.broken:
-        lines = [f"{one.name} (from {one.origin}): {one.reason}" for one in found.broken]
+    lacking = [(name, missing(one)) for name, one in sorted(discovery.backends.items())]
+    reasons = [f"{name}: {reason}" for name, reason in lacking if reason]
+    if reasons:
+        yield from section("What is missing or wrong", reasons)
+    if discovery.broken:
+        lines = [f"{one.name} (from {one.origin}): {one.reason}" for one in discovery.broken]
         yield from section("What does not load", lines)
 
 
@@ -102,7 +102,7 @@ def missing(backend: Backend) -> str:
     return lacking
 
 
-def _json(found: Found) -> dict[str, Any]:
+def _json(discovery: Found) -> dict[str, Any]:
     return {
         "backends": [
             {
@@ -110,13 +110,14 @@ def _json(found: Found) -> dict[str, Any]:
                 "version": one.version,
                 "device": one.device,
                 "simulated": one.simulated,
-                "origin": found.origins[name],
+                "origin": discovery.origins[name],
                 "available": not missing(one),
                 "missing": missing(one) or None,
             }
-            for name, one in sorted(found.backends.items())
+            for name, one in sorted(discovery.backends.items())
         ],
         "broken": [
-            {"name": one.name, "origin": one.origin, "reason": one.reason} for one in found.broken
+            {"name": one.name, "origin": one.origin, "reason": one.reason}
+            for one in discovery.broken
         ],
     }

@@ -177,11 +177,11 @@ def disagreements(
     graph: Graph, outputs: Mapping[str, Sequence[Data]], tolerance: Tolerance
 ) -> dict[str, str]:
     """What keeps contenders out of the comparison, by contender; nothing where all agree."""
-    wanted = len(graph.outputs)
+    output_count = len(graph.outputs)
     misfits = {
-        name: f"gives {counted(len(given), 'output')}, not {wanted}"
+        name: f"gives {counted(len(given), 'output')}, not {output_count}"
         for name, given in outputs.items()
-        if len(given) != wanted
+        if len(given) != output_count
     }
     fitting = {name: given for name, given in outputs.items() if name not in misfits}
     return misfits | _minority(graph, fitting, tolerance)
@@ -210,9 +210,9 @@ def _minority(
     return {name: _without_majority(name, result) for name in outputs}
 
 
-def _without_majority(name: str, found: Mapping[str, Mapping[str, str]]) -> str:
+def _without_majority(name: str, differences: Mapping[str, Mapping[str, str]]) -> str:
     """Who it differs from, and that this does not tell who is right."""
-    other, reason = next((other, one[name]) for other, one in found.items() if one[name])
+    other, reason = next((other, one[name]) for other, one in differences.items() if one[name])
     return f"differs from {other}, and no majority tells which is right: {reason}"
 
 

@@ -171,22 +171,22 @@ def _no_accelerator() -> Iterator[str]:
     yield "everything runs on the host, which is machine code for this processor"
 
 
-def _candidates(found: Partition, backend: Backend) -> Iterator[Block]:
-    own = [c for c in found.found.candidates if c.backend == backend.name]
+def _candidates(partition: Partition, backend: Backend) -> Iterator[Block]:
+    own = [c for c in partition.candidates.candidates if c.backend == backend.name]
     covered = {node for candidate in own for node in candidate.nodes}
-    nodes = found.found.nodes
+    nodes = partition.candidates.nodes
     yield f"{backend.name} {backend.version}: {counted(len(own), 'candidate')} from its patterns,"
     yield f"which overlap; {len(covered)} of {counted(len(nodes), 'node')} are in one. The largest:"
     yield from _longest([candidate.label for candidate in own])
     left = [node for node in nodes if node not in covered]
     if left:
-        refused = found.found.refusals.get(left[0], ())
+        refused = partition.candidates.refusals.get(left[0], ())
         reason = next((r.reason for r in refused if r.backend == backend.name), "")
         yield f"not {left[0].op.name} %{left[0].output.name}: {reason}"
 
 
-def _plan(found: Partition, module: Module) -> Iterator[Block]:
-    plan = found.plan
+def _plan(partition: Partition, module: Module) -> Iterator[Block]:
+    plan = partition.plan
     proof = "proven best" if plan.proven else f"at most {plan.gap:.2%} above the best"
     others = [(f"{name}:", seconds_text(one), "") for name, one in plan.alternatives.items()]
     yield from table([*others, ("exact:", seconds_text(plan.predicted), proof)], right=(1,))

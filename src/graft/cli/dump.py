@@ -154,25 +154,25 @@ def select_values(
     asks: Sequence[str], nodes: Sequence[NamedNode], model: onnx.ModelProto
 ) -> list[ValueRef]:
     """The values that are meant, in the order in which the model computes them."""
-    made = [
+    node_results = [
         ValueRef(name, node.name, node.proto.op_type) for node in nodes for name in node.results
     ]
     constants = {tensor.name for tensor in model.graph.initializer}
     inputs = [ValueRef(one.name) for one in model.graph.input if one.name not in constants]
     if ALL in asks:
-        return made
-    known = {one.name for one in (*inputs, *made)} | {node.name for node in nodes}
+        return node_results
+    all_names = {one.name for one in (*inputs, *node_results)} | {node.name for node in nodes}
     names: set[str] = set()
     for ask in asks:
         # A name may have commas itself.
-        names |= {ask} if ask in known else {part.strip() for part in ask.split(",")}
-    for name in sorted(names - known):
-        raise _unknown(name, known, nodes, model)
-    return [one for one in (*inputs, *made) if one.name in names or one.node in names]
+        names |= {ask} if ask in all_names else {part.strip() for part in ask.split(",")}
+    for name in sorted(names - all_names):
+        raise _unknown(name, all_names, nodes, model)
+    return [one for one in (*inputs, *node_results) if one.name in names or one.node in names]
 
 
 def _unknown(
-    name: str, known: set[str], nodes: Sequence[NamedNode], model: onnx.ModelProto
+    name: str, all_names: set[str], nodes: Sequence[NamedNode], model: onnx.ModelProto
 ) -> UserError:
     for node in nodes:
         if any(name in _names_in(body) for body in bodies(node.proto)):
@@ -190,7 +190,7 @@ def _unknown(
                 f"'{name}' lies in the function '{function.name}', which may be called many times",
                 hint="the results of a node that calls it can be dumped",
             )
-    close = difflib.get_close_matches(name, known, n=3)
+    close = difflib.get_close_matches(name, all_names, n=3)
     listed = " or ".join(f"'{one}'" for one in close)
     hint = f"did you mean {listed}?" if close else "`graft inspect MODEL` lists the nodes"
     return UserError(f"there is no node or value '{name}'", hint=hint)
@@ -272,9 +272,9 @@ class _Execution:
 
     def lacks(self, value: Value) -> bool | None:
         """Whether a module has no tensor of its own for a value; None: its backend may know."""
-        place = self.of(value)
-        if place is None or place["kind"] != "region":
-            return place is None
+        location = self.of(value)
+        if location is None or location["kind"] != "region":
+            return location is None
         own = value.name in self._kernels or value.name in self._results
         return False if own else None
 

@@ -195,21 +195,21 @@ def _subject(options: argparse.Namespace, tell: Progress) -> tuple[Optimized, st
     optimized = optimize(import_graph(options.model, options.strict_import, tell), tell)
     if not options.shapes:
         return optimized, options.model.stem
-    wanted = variant_sizes(optimized.graph, shapes_of(options))
-    if len(wanted.sizes) > 1:
+    variant_sizes_ = variant_sizes(optimized.graph, shapes_of(options))
+    if len(variant_sizes_.sizes) > 1:
         raise UsageError("graft explain takes one variant at a time", hint="--shapes NAME=SIZE")
-    (sizes,) = wanted.sizes
-    name = f"{options.model.stem} ({variant_name(wanted.symbols, sizes)})"
-    return optimized.bind(dict(zip(wanted.symbols, sizes, strict=True))), name
+    (sizes,) = variant_sizes_.sizes
+    name = f"{options.model.stem} ({variant_name(variant_sizes_.symbols, sizes)})"
+    return optimized.bind(dict(zip(variant_sizes_.symbols, sizes, strict=True))), name
 
 
-def named(found: Explanation, name: str) -> NodeFacts:
+def named(explained: Explanation, name: str) -> NodeFacts:
     """The node of that name; of several that an ONNX node became, the one with most work."""
-    nodes = nodes_like(found, name)
+    nodes = nodes_like(explained, name)
     if nodes:
         return max(reversed(nodes), key=lambda node: node.macs)
-    known = [one for node in found.nodes for one in (node.name, node.onnx, *node.outputs)]
-    close = difflib.get_close_matches(name, known, n=1)
+    names = [one for node in explained.nodes for one in (node.name, node.onnx, *node.outputs)]
+    close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{close[0]}'?" if close else "nodes that passes removed have no place"
     raise UserError(f"the optimised model has no node '{name}'", hint=hint)
 
@@ -219,37 +219,37 @@ _MOST_NODES = 6  # of a region, by name
 _LONGEST_NAME = 44
 
 
-def page(found: Explanation) -> Iterator[Block]:
+def page(explained: Explanation) -> Iterator[Block]:
     """The whole story, the summary first."""
-    yield found.model
-    yield Indented(paragraph(summary(found)))
-    yield from section("Where the time goes", _shares(found))
-    yield from section("Plans", [*_totals(found), f"the chosen one is {quality(found)}"])
-    if found.regions:
-        yield from section("Regions", _regions(found))
-    if found.memory:
-        lines = [f"at its fullest {one.text}" for one in found.memory]
+    yield explained.model
+    yield Indented(paragraph(summary(explained)))
+    yield from section("Where the time goes", _shares(explained))
+    yield from section("Plans", [*_totals(explained), f"the chosen one is {quality(explained)}"])
+    if explained.regions:
+        yield from section("Regions", _regions(explained))
+    if explained.memory:
+        lines = [f"at its fullest {one.text}" for one in explained.memory]
         yield from section("Memory of devices", map(paragraph, lines))
-    if found.demotions:
-        lines = [f"{one.label} went back to the host: {one.reason}" for one in found.demotions]
+    if explained.demotions:
+        lines = [f"{one.label} went back to the host: {one.reason}" for one in explained.demotions]
         yield from section("Not trusted", map(paragraph, lines))
-    if found.flips or found.hints:
-        yield from section("What would change this", _changes(found))
-    if found.obstacles:
-        lines = [obstacle_text(one) for one in found.obstacles]
+    if explained.flips or explained.hints:
+        yield from section("What would change this", _changes(explained))
+    if explained.obstacles:
+        lines = [obstacle_text(one) for one in explained.obstacles]
         yield from section("What keeps nodes on the host", map(paragraph, lines))
 
 
-def _shares(found: Explanation) -> list[Block]:
+def _shares(explained: Explanation) -> list[Block]:
     header = ("backend", "nodes", "MACs", "regions", "execution", "transfers", "launches", "in all")
     rows = []
-    for backend in found.backends:
+    for backend in explained.backends:
         parts = (backend.execution, backend.transfers, backend.launches, backend.seconds)
         rows.append(
             (
                 _marked(backend.name, backend.simulated),
                 number(backend.nodes),
-                f"{backend.macs / max(found.macs, 1):.1%}",
+                f"{backend.macs / max(explained.macs, 1):.1%}",
                 "-" if backend.name == HOST_BACKEND else number(backend.regions),
                 *(time_text(part) for part in parts),
             )
@@ -261,67 +261,67 @@ def _marked(name: str, simulated: bool) -> str:
     return f"{name} {SIMULATED}" if simulated else name
 
 
-def _totals(found: Explanation) -> list[Block]:
+def _totals(explained: Explanation) -> list[Block]:
     header = ("plan", "predicted", "measured", "regions", "off the host", "MACs")
     rows = []
-    for total in found.totals:
-        simulated = found.simulated and total.regions > 0
+    for total in explained.totals:
+        simulated = explained.simulated and total.regions > 0
         rows.append(
             (
                 _marked(total.scheme, simulated),
                 time_text(total.predicted),
                 "-" if total.measured is None else time_text(total.measured),
                 number(total.regions),
-                f"{number(total.nodes)} of {number(len(found.nodes))}",
-                f"{total.macs / max(found.macs, 1):.1%}",
+                f"{number(total.nodes)} of {number(len(explained.nodes))}",
+                f"{total.macs / max(explained.macs, 1):.1%}",
             )
         )
     return table(rows, header, right=range(1, 6))
 
 
-def _regions(found: Explanation) -> list[Block]:
+def _regions(explained: Explanation) -> list[Block]:
     header = ("region", "nodes", "MACs", "in", "out", "takes", "prices", "which")
     rows = [
         (
-            _marked(region.label, is_simulated(found, region.backend)),
+            _marked(region.label, is_simulated(explained, region.backend)),
             number(len(region.nodes)),
-            f"{region.macs / max(found.macs, 1):.1%}",
+            f"{region.macs / max(explained.macs, 1):.1%}",
             size_text(region.input_bytes),
             size_text(region.output_bytes),
             time_text(region.seconds),
             region.source,
-            _names(found, region.label),
+            _names(explained, region.label),
         )
-        for region in found.regions[:_MOST_REGIONS]
+        for region in explained.regions[:_MOST_REGIONS]
     ]
     lines = table(rows, header, right=range(1, 6))
-    if len(found.regions) > _MOST_REGIONS:
-        left = len(found.regions) - _MOST_REGIONS
+    if len(explained.regions) > _MOST_REGIONS:
+        left = len(explained.regions) - _MOST_REGIONS
         lines.append(f"and {counted(left, 'more region')}, which --json and --html show")
     return lines
 
 
-def _names(found: Explanation, region: str) -> str:
+def _names(explained: Explanation, region: str) -> str:
     """The nodes of a region, a few if they are many: ONNX's, where there are such, for one of those
     may be several here."""
-    nodes = [node for node in found.nodes if node.region == region]
+    nodes = [node for node in explained.nodes if node.region == region]
     names = list(dict.fromkeys(node.onnx or node.name for node in nodes))
     shown = ", ".join(shortened(name, _LONGEST_NAME) for name in names[:_MOST_NODES])
     left = len(names) - _MOST_NODES
     return f"{shown} and {left:,} more" if left > 0 else shown
 
 
-def _changes(found: Explanation) -> list[Block]:
-    rows = [(flip_price(found, flip), flip_text(flip)) for flip in found.flips]
-    notes = [by_parts_note(found), *(hint_text(found, hint) for hint in found.hints)]
+def _changes(explained: Explanation) -> list[Block]:
+    rows = [(flip_price(explained, flip), flip_text(flip)) for flip in explained.flips]
+    notes = [by_parts_note(explained), *(hint_text(explained, hint) for hint in explained.hints)]
     return [*table(rows, right=(0,)), *(paragraph(text) for text in notes if text)]
 
 
-def node_lines(found: Explanation, node: NodeFacts) -> Iterator[Block]:
+def node_lines(explained: Explanation, node: NodeFacts) -> Iterator[Block]:
     """One node in full."""
     yield node.name
     where = f"{node.backend}, in {node.region}" if node.region else node.backend
-    beside = [one.name for one in found.nodes if node.onnx and one.onnx == node.onnx]
+    beside = [one.name for one in explained.nodes if node.onnx and one.onnx == node.onnx]
     rows = (
         *((("of ONNX's", f"{node.onnx}, as {', '.join(beside)}"),) if len(beside) > 1 else ()),
         ("operator", node.op),
@@ -338,7 +338,7 @@ def node_lines(found: Explanation, node: NodeFacts) -> Iterator[Block]:
             one.backend,
             shortened(one.pattern, _LONGEST_NAME),
             number(one.nodes),
-            time_text(one.seconds, is_simulated(found, one.backend)),
+            time_text(one.seconds, is_simulated(explained, one.backend)),
             one.source,
             styled("chosen", GOOD) if one.chosen else "",
         )
@@ -347,9 +347,9 @@ def node_lines(found: Explanation, node: NodeFacts) -> Iterator[Block]:
     yield from section("Alternatives", table(options, header, right=(2, 3)))
     if node.refusals:
         lines = [f"{one.backend} {one.pattern}".rstrip() for one in node.refusals]
-        told = [f"{who}: {one.reason}" for who, one in zip(lines, node.refusals, strict=True)]
-        yield from section("Refusals", map(paragraph, told))
-    moves = [flip for flip in found.flips if node.name in flip.nodes]
+        reasons = [f"{who}: {one.reason}" for who, one in zip(lines, node.refusals, strict=True)]
+        yield from section("Refusals", map(paragraph, reasons))
+    moves = [flip for flip in explained.flips if node.name in flip.nodes]
     if moves:
-        told = [f"{flip_text(flip)}: {flip_price(found, flip)}" for flip in moves]
-        yield from section("What would change this", map(paragraph, told))
+        reasons = [f"{flip_text(flip)}: {flip_price(explained, flip)}" for flip in moves]
+        yield from section("What would change this", map(paragraph, reasons))

@@ -187,8 +187,8 @@ def _shared_memory(
     name: str, block: p.Block, segments: Sequence[p.Segment], program: Program
 ) -> Memory:
     """Of segments with what other backends run between them."""
-    made = {number for one in p.walk(block) for number in p.writes(one)}
-    values = [program.values[number] for number in made]
+    written = {number for one in p.walk(block) for number in p.writes(one)}
+    values = [program.values[number] for number in written]
     return Memory(
         name,
         sum(len(segment.calls) for segment in segments),
@@ -201,15 +201,15 @@ def _shared_memory(
 
 def _constants(segments: Sequence[p.Segment], program: Program) -> int:
     """Bytes of the constants that kernels read."""
-    known = dict(program.constants)
+    constant_arrays = dict(program.constants)
     read = {
         buffer
         for segment in segments
         for call in segment.calls
         for buffer in call.buffers
-        if isinstance(buffer, int) and buffer in known
+        if isinstance(buffer, int) and buffer in constant_arrays
     }
-    return sum(known[number].nbytes for number in read)
+    return sum(constant_arrays[number].nbytes for number in read)
 
 
 def _sole(sizes: Sequence[Dim]) -> int | str:
@@ -275,7 +275,7 @@ def _evaluator_lines(facts: FileFacts) -> Iterator[Block]:
 
 def placement_lines(facts: FileFacts) -> Iterator[Block]:
     """What `graft explain` prints."""
-    told = facts.placement.facts
+    placement_facts = facts.placement.facts
     yield str(facts.path)
     yield f"  {facts.placement or 'the file does not tell who runs what'}"
     regions = list(_region_rows(facts))
@@ -285,11 +285,11 @@ def placement_lines(facts: FileFacts) -> Iterator[Block]:
         yield from section("Regions", _listed(listed, len(regions)))
     demotions = [
         f"{one['backend']}, {', '.join(one['nodes'])}: {one['reason']}"
-        for one in told.get("demotions", ())
+        for one in placement_facts.get("demotions", ())
     ]
     if demotions:
         yield from section("Given back to the host", demotions)
-    reasons = told.get("reference", {})
+    reasons = placement_facts.get("reference", {})
     if reasons:
         pairs = [*reasons.items()][:_MOST_LISTED]
         yield from section("On the reference evaluator", _listed(table(pairs), len(reasons)))
@@ -298,8 +298,8 @@ def placement_lines(facts: FileFacts) -> Iterator[Block]:
 
 def _region_rows(facts: FileFacts) -> Iterator[tuple[str, ...]]:
     stored = {(v, one.label): one for v, own in facts.regions.items() for one in own}
-    for variant, told in {"": facts.placement.facts, **_variants(facts)}.items():
-        for region in told.get("regions", ()):
+    for variant, placement_facts in {"": facts.placement.facts, **_variants(facts)}.items():
+        for region in placement_facts.get("regions", ()):
             kept = stored.get((variant, region["label"]))
             backend = region["backend"] if kept is None else f"{kept.backend} {kept.version}"
             fallback = "the host runs it" if kept is not None and kept.host else "an error"
@@ -338,13 +338,13 @@ def _listed(lines: list[Block], count: int) -> list[Block]:
 
 def node_line(facts: FileFacts, name: str) -> str:
     """Who runs the node that makes a value."""
-    for variant, told in {"": facts.placement.facts, **_variants(facts)}.items():
+    for variant, placement_facts in {"": facts.placement.facts, **_variants(facts)}.items():
         where = f" ({variant})" if variant else ""
-        for region in told.get("regions", ()):
+        for region in placement_facts.get("regions", ()):
             if name in region["nodes"]:
                 return f"{name}: {region['backend']}, in {region['label']}{where}"
-        if name in told.get("reference", {}):
-            return f"{name}: the reference evaluator{where}: {told['reference'][name]}"
+        if name in placement_facts.get("reference", {}):
+            return f"{name}: the reference evaluator{where}: {placement_facts['reference'][name]}"
     raise UserError(
         f"no other backend than the host is told to make '{name}'",
         hint="the host's own nodes have no names in a file",

@@ -105,11 +105,11 @@ def feed(
 ) -> list[Fed]:
     """The data for each input, in order. Integers are generated `below` a number, by input."""
     bounds = below or {}
-    given = dict(_given(graph, options.inputs))
-    bindings = _known(graph, given, options)
+    feeds = dict(_read_inputs(graph, options.inputs))
+    bindings = _known_sizes(graph, feeds, options)
     bindings |= _assumed(graph, bindings)
     return [
-        given.get(value.name)
+        feeds.get(value.name)
         or _generated(value, (options.seed, position), bindings, bounds.get(value.name))
         for position, value in enumerate(graph.inputs)
     ]
@@ -121,22 +121,22 @@ def telling_sizes(graph: Fillable, options: argparse.Namespace) -> Iterator[None
     try:
         yield
     except UserError as error:
-        given = dict(_given(graph, options.inputs))
-        assumed = _assumed(graph, _known(graph, given, options))
+        feeds = dict(_read_inputs(graph, options.inputs))
+        assumed = _assumed(graph, _known_sizes(graph, feeds, options))
         if assumed and not error.hint:
             sizes = ", ".join(f"{name}={extent}" for name, extent in assumed.items())
             error.hint = f"sizes that nobody gave were taken to be {sizes}: --dim sets them"
         raise
 
 
-def _known(
-    graph: Fillable, given: Mapping[str, Fed], options: argparse.Namespace
+def _known_sizes(
+    graph: Fillable, feeds: Mapping[str, Fed], options: argparse.Namespace
 ) -> dict[str, int]:
     """The dims that options or given data decide."""
     bindings = _bindings(graph, options.dims)
     for value in graph.inputs:
-        if value.name in given:
-            _bind(value, given[value.name].data, bindings)
+        if value.name in feeds:
+            _bind(value, feeds[value.name].data, bindings)
     return bindings
 
 
@@ -176,7 +176,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _given(graph: Fillable, files: Sequence[InputFile]) -> Iterator[tuple[str, Fed]]:
+def _read_inputs(graph: Fillable, files: Sequence[InputFile]) -> Iterator[tuple[str, Fed]]:
     values = {value.name: value for value in graph.inputs}
     seen: set[str] = set()
     for file in files:
@@ -215,16 +215,20 @@ def _fitting(value: Input, arrays: Sequence[Array], path: Path) -> Data:
 
 def _converted(value: Input, type_: TensorType, array: Array, path: Path) -> Array:
     """The array with the same elements in Graft's form of the dtype."""
-    wanted = type_.dtype.numpy
-    if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize and wanted.kind == "V":
-        array = array.view(wanted)  # NumPy's files do not say which of the exotic dtypes it is
+    expected = type_.dtype.numpy
+    if (
+        array.dtype.kind == "V"
+        and array.dtype.itemsize == expected.itemsize
+        and expected.kind == "V"
+    ):
+        array = array.view(expected)  # NumPy's files do not say which of the exotic dtypes it is
     elif array.dtype.kind in "US":
         array = array.astype(str).astype(object)
     elif not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     actual = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
     message = f"the input '{value.name}' wants {value.type}, but '{path}' holds {actual}"
-    if array.dtype.kind == "V" and array.dtype != wanted:
+    if array.dtype.kind == "V" and array.dtype != expected:
         raise UserError(message)
     if dtype_of(array.dtype) != type_.dtype:
         raise UserError(message, hint=f"convert it with .astype('{type_.dtype}')")
@@ -233,10 +237,10 @@ def _converted(value: Input, type_: TensorType, array: Array, path: Path) -> Arr
     return array
 
 
-def _may_have_shape(wanted: Sequence[AnyDim], actual: Sequence[int]) -> bool:
-    return len(wanted) == len(actual) and all(
+def _may_have_shape(expected: Sequence[AnyDim], actual: Sequence[int]) -> bool:
+    return len(expected) == len(actual) and all(
         dim == extent or not isinstance(dim, int)
-        for dim, extent in zip(wanted, actual, strict=True)
+        for dim, extent in zip(expected, actual, strict=True)
     )
 
 

@@ -254,17 +254,20 @@ def _outcome(imported: Imported) -> Iterator[Block]:
 
 
 def _dim_table(imported: Imported) -> list[Block]:
-    places = _dim_places(imported.graph)
-    rows = [(name, f"given by {', '.join(where)}") for name, where in places.items()]
-    made = imported.from_data
-    rows += [(name, f"found by {_told(node)}") for name, node in list(made.items())[:_MOST_FOUND]]
+    axes = _dim_places(imported.graph)
+    rows = [(name, f"given by {', '.join(where)}") for name, where in axes.items()]
+    data_symbols = imported.from_data
+    rows += [
+        (name, f"found by {_shown(node)}")
+        for name, node in list(data_symbols.items())[:_MOST_FOUND]
+    ]
     lines = table(rows)
-    if len(made) > _MOST_FOUND:
-        lines.append(f"and {len(made) - _MOST_FOUND} more that only the data decide")
+    if len(data_symbols) > _MOST_FOUND:
+        lines.append(f"and {len(data_symbols) - _MOST_FOUND} more that only the data decide")
     return lines or ["none"]
 
 
-def _told(node: Node) -> str:
+def _shown(node: Node) -> str:
     """A node by what it was in the model."""
     location = node.location
     return node.op.name if location is None else f"{location.kind} '{location.node}'"
@@ -277,19 +280,19 @@ def _separated(text: str) -> str:
 
 def _dim_places(graph: Graph) -> dict[str, list[str]]:
     """Where the inputs give each dim."""
-    places: dict[str, list[str]] = {}
+    axes: dict[str, list[str]] = {}
     for value in graph.inputs:
         for axis, dim in enumerate(dims_of(value.type)):
             name = bare_symbol(dim)
             if name is not None:
-                places.setdefault(name, []).append(f"axis {axis} of {value.name}")
-    return places
+                axes.setdefault(name, []).append(f"axis {axis} of {value.name}")
+    return axes
 
 
-def _obstacle_lines(found: Iterable[Obstacle]) -> Iterator[str]:
+def _obstacle_lines(obstacles: Iterable[Obstacle]) -> Iterator[str]:
     """The nodes, under what they have in common."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for one in found:
+    for one in obstacles:
         groups.setdefault((key(one.domain, one.operator), one.reason), []).append(one.location.node)
     for (operator, reason), nodes in groups.items():
         yield f"{operator}: {reason}"

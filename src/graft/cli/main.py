@@ -120,11 +120,11 @@ def _parsed(arguments: Sequence[str] | None) -> tuple[str, list[str], bool]:
     parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words:
         parser.print_help(sys.stderr)
         parser.exit(USAGE)
-    options = parser.parse_args(given)
+    options = parser.parse_args(words)
     return options.command, options.rest, options.debug
 
 

@@ -85,9 +85,9 @@ def write_package(name: str, folder: Path) -> list[Path]:
         "class_name": "".join(word.capitalize() for word in name.split("_")),
     }
     written = []
-    for template, place in _FILES.items():
+    for template, target in _FILES.items():
         text = files("graft.cli").joinpath("scaffold", f"{template}.txt").read_text("utf-8")
-        path = Path(place.format(package=package))
+        path = Path(target.format(package=package))
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(Template(text).substitute(words), encoding="utf-8")
         written.append(path)

@@ -16,11 +16,11 @@ class UsageError(UserError):
     """Options that contradict one another, or one that is missing."""
 
 
-def positive(given: str) -> int:
+def positive(text: str) -> int:
     """The number that an option is set to, for argparse."""
-    if not given.isdecimal() or int(given) == 0:
-        raise argparse.ArgumentTypeError(f"'{given}' is not a positive whole number")
-    return int(given)
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive whole number")
+    return int(text)
 
 
 ACCURACIES = ("default", "strict")
@@ -194,13 +194,13 @@ def refuse_without_accelerator(options: argparse.Namespace) -> None:
 
 def check_placement(options: argparse.Namespace) -> None:
     """Refuse options that contradict one another, or change nothing."""
-    wanted = options.target or []
-    if REFERENCE in wanted and len(wanted) > 1:
+    target_names = options.target or []
+    if REFERENCE in target_names and len(target_names) > 1:
         raise UsageError(
             "the reference evaluator runs whole models", hint=f"--target {REFERENCE} alone"
         )
     refuse_without_accelerator(options)
-    if options.shapes and REFERENCE in wanted:
+    if options.shapes and REFERENCE in target_names:
         raise UsageError("--shapes is for native code", hint=f"leave out --target {REFERENCE}")
     for name in ("plan", "save_plan"):
         if options.shapes and getattr(options, name, None) is not None:

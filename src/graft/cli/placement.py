@@ -24,11 +24,13 @@ from graft.stages import Imported, optimize
 def check_targets(names: Sequence[str]) -> None:
     """Refuse names that no backend has; one that is there and does not work is told later."""
     backends = find_backends()
-    known = {*backends.backends, *(item.name for item in backends.broken)}
+    backend_names = {*backends.backends, *(item.name for item in backends.broken)}
     for name in names:
-        if name not in known and family_of(name) not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}"
+        if name not in backend_names and family_of(name) not in backend_names:
+            close = difflib.get_close_matches(name, backend_names, n=1)
+            hint = (
+                f"did you mean '{close[0]}'?" if close else f"there are {', '.join(backend_names)}"
+            )
             raise UsageError(f"there is no backend '{name}'", hint=hint)
 
 

@@ -256,41 +256,43 @@ def described(moment: Moment) -> tuple[str, Location]:
     return _DECISIONS[type(step)], getattr(step, "location", Location())
 
 
-def profile_lines(found: Measured) -> Iterator[Block]:
+def profile_lines(measured: Measured) -> Iterator[Block]:
     """The steps as a table, the slowest first."""
-    emulated = {one.name for one in found.regions if one.simulated}
-    rows = [_row(one, emulated, found.decides) for one in _slowest_first(found)]
-    header = _LONG_HEADER if found.decides else _HEADER
+    emulated = {one.name for one in measured.regions if one.simulated}
+    rows = [_row(one, emulated, measured.decides) for one in _slowest_first(measured)]
+    header = _LONG_HEADER if measured.decides else _HEADER
     yield from table(rows, header, right=range(2, len(header)))
     yield ""
-    counts = [(found.count(kind), kind) for kind in KINDS[:-1]]
+    counts = [(measured.count(kind), kind) for kind in KINDS[:-1]]
     said = [counted(n, f"{kind} step") for n, kind in counts if n or kind in KINDS[:2]]
-    if found.decides:
-        said.append(counted(found.count("python"), "segment or decision", "segments or decisions"))
-    yield f"{', '.join(said)}, {counted(found.threads, 'thread')}; medians of {RUNS} runs"
-    yield f"total {found.run_seconds * 1e6:,.1f} µs for a whole run,"
-    kernels = found.seconds(*KINDS[:-1]) * 1e6
-    if found.decides:
-        around = found.seconds("python") * 1e6
+    if measured.decides:
+        said.append(
+            counted(measured.count("python"), "segment or decision", "segments or decisions")
+        )
+    yield f"{', '.join(said)}, {counted(measured.threads, 'thread')}; medians of {RUNS} runs"
+    yield f"total {measured.run_seconds * 1e6:,.1f} µs for a whole run,"
+    kernels = measured.seconds(*KINDS[:-1]) * 1e6
+    if measured.decides:
+        around = measured.seconds("python") * 1e6
         yield f"{kernels:,.1f} µs for kernels and what else computes,"
         yield f"{around:,.1f} µs in Python around them"
     else:
         yield f"{kernels:,.1f} µs for the steps above, of which shares are shares"
     yield from CAVEATS
-    if found.regions:
-        yield from section("Regions", region_lines(found.regions))
+    if measured.regions:
+        yield from section("Regions", region_lines(measured.regions))
 
 
-def profile_json(found: Measured) -> dict[str, Any]:
+def profile_json(measured: Measured) -> dict[str, Any]:
     """The same for programs."""
     return {
         "runs": RUNS,
-        "threads": found.threads,
-        "total_seconds": found.run_seconds,
-        "step_seconds": found.seconds(*KINDS),
-        "python_seconds": found.seconds("python"),
-        **{f"{kind}_steps": found.count(kind) for kind in KINDS},
-        "regions": region_json(found.regions),
+        "threads": measured.threads,
+        "total_seconds": measured.run_seconds,
+        "step_seconds": measured.seconds(*KINDS),
+        "python_seconds": measured.seconds("python"),
+        **{f"{kind}_steps": measured.count(kind) for kind in KINDS},
+        "regions": region_json(measured.regions),
         "steps": [
             {
                 "label": one.label,
@@ -303,21 +305,21 @@ def profile_json(found: Measured) -> dict[str, Any]:
                 "gflops_per_second": one.gflops,
                 "gigabytes_per_second": one.gigabytes,
             }
-            for one in _slowest_first(found)
+            for one in _slowest_first(measured)
         ],
     }
 
 
-def write_trace(found: Measured, path: Path) -> None:
+def write_trace(measured: Measured, path: Path) -> None:
     """Write the typical run as trace events, a track per thread. Instructions are the caller's,
     around the kernels that run within them."""
-    write_events(path, _slices(found), found.threads)
+    write_events(path, _slices(measured), measured.threads)
 
 
-def _slices(found: Measured) -> Iterator[TraceSlice]:
+def _slices(measured: Measured) -> Iterator[TraceSlice]:
     simulated = SimulatedTrack()
-    for moment in found.typical.moments:
-        if kind_of(moment) == "python" and not found.decides:
+    for moment in measured.typical.moments:
+        if kind_of(moment) == "python" and not measured.decides:
             continue
         own = list(_step_slices(moment))
         yield from own
@@ -341,8 +343,8 @@ def _step_slices(moment: Moment) -> Iterator[TraceSlice]:
             yield TraceSlice(label, kind_of(moment), begin, end, thread, args=args)
 
 
-def _slowest_first(found: Measured) -> list[StepTime]:
-    return sorted(found.steps, key=lambda one: -one.seconds)
+def _slowest_first(measured: Measured) -> list[StepTime]:
+    return sorted(measured.steps, key=lambda one: -one.seconds)
 
 
 def _row(one: StepTime, emulated: Container[str], with_iterations: bool) -> tuple[str, ...]:

@@ -101,14 +101,14 @@ def obstacles(source: Source) -> list[Obstacle]:
         return []  # no node is to blame; the importer says what is wrong
     look.at_nodes(model.graph.node, "", opsets)
     source.leniency.locations.clear()  # the importer has told them
-    return look.found
+    return look.obstacles
 
 
 @dataclass
 class _Look:
     source: Source
     functions: Functions
-    found: list[Obstacle] = field(default_factory=list)
+    obstacles: list[Obstacle] = field(default_factory=list)
     seen: set[tuple[str, str, str]] = field(default_factory=set)  # functions looked into
 
     def at_nodes(
@@ -123,7 +123,7 @@ class _Look:
         try:
             self._check(node, domain, location, opsets)
         except GraftError as error:
-            self.found.append(Obstacle(domain, node.op_type, location, error.message))
+            self.obstacles.append(Obstacle(domain, node.op_type, location, error.message))
         for attribute in node.attribute:
             for graph in _graphs(attribute):
                 self.at_nodes(graph.node, f"{location.node}/{attribute.name}/", opsets)
@@ -180,7 +180,7 @@ def index_bounds(graph: Graph) -> dict[str, int]:
     """The least of the extents that each such input points into, where they are known."""
     result: dict[str, int] = {}
     for value, extents in index_limits(graph).items():
-        known = [extent for extent in extents if isinstance(extent, int)]
-        if known:
-            result[value.name] = min(known)
+        numbers = [extent for extent in extents if isinstance(extent, int)]
+        if numbers:
+            result[value.name] = min(numbers)
     return result

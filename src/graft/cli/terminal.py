@@ -42,9 +42,9 @@ def console(stream: TextIO) -> Console:
 
     is_limited = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
     width = None if is_limited else UNLIMITED
-    made = Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
-    made.width = max(made.width, _LEAST_WIDTH)
-    return made
+    rich_console = Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+    rich_console.width = max(rich_console.width, _LEAST_WIDTH)
+    return rich_console
 
 
 def styled(text: str, style: str, most: int = LONGEST_LINE) -> Text:

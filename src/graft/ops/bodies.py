@@ -81,8 +81,8 @@ def body_work(graph: Graph, bindings: Bindings) -> Work:
         ins = tuple(None if value is None else value.type for value in node.inputs)
         work = node.op.work(node.attrs, ins, tuple(value.type for value in node.outputs))
         macs, flops, moved = macs + work.macs, flops + work.flops, moved + work.bytes
-    known = bindings.keys()
-    total = (d if symbols_of(d) <= known else UNKNOWN for d in (macs, flops, moved))
+    symbols = bindings.keys()
+    total = (d if symbols_of(d) <= symbols else UNKNOWN for d in (macs, flops, moved))
     return Work(*(substitute(dim, bindings) for dim in total))
 
 
@@ -152,15 +152,17 @@ def _staying(actual: Type, before: Value, after: Value) -> Type:
     return TensorType(actual.dtype, tuple(UNKNOWN if k is UNKNOWN else a for a, k in pairs))
 
 
-def carried_type(initial: Type, given: Type, bindings: Bindings, name: str) -> Type:
+def carried_type(initial: Type, produced: Type, bindings: Bindings, name: str) -> Type:
     """The type of a carried value after any number of iterations, none included.
 
     Whether it is optional depends on what the body gives, as ONNX has it.
     """
-    after = seen_outside(given, bindings)
+    after = seen_outside(produced, bindings)
     before = initial if isinstance(after, OptionalType) else _present(initial)
     result = common_type(before, after)
-    require(result is not None, f"the carried value %{name} begins as {initial}, becomes {given}")
+    require(
+        result is not None, f"the carried value %{name} begins as {initial}, becomes {produced}"
+    )
     return result  # type: ignore[return-value]
 
 
@@ -175,9 +177,9 @@ def sliced_type(type_: Type, axis: int) -> tuple[Type, AnyDim]:
     return TensorType(type_.dtype, shape), type_.shape[axis]
 
 
-def stacked_type(given: Type, bindings: Bindings, count: AnyDim, axis: int) -> Type:
+def stacked_type(produced: Type, bindings: Bindings, count: AnyDim, axis: int) -> Type:
     """The type of a body's output, collected over `count` iterations."""
-    each = seen_outside(given, bindings)
+    each = seen_outside(produced, bindings)
     if not isinstance(each, TensorType):
         raise TypeRuleError(f"values of type {each} cannot be stacked")
     if each.shape is None:
@@ -201,8 +203,8 @@ def actual_types(values: Sequence[Any], declared: Iterable[Value]) -> list[Type]
     ]
 
 
-def check_present(state: Sequence[Any], given: Sequence[Value]) -> None:
+def check_present(state: Sequence[Any], produced: Sequence[Value]) -> None:
     """Refuse an empty optional that no iteration has replaced by the value it should become."""
-    for data, value in zip(state, given, strict=True):
+    for data, value in zip(state, produced, strict=True):
         if data is None and not isinstance(value.type, OptionalType):
             raise EvaluationError(f"no iteration ran, and the initial %{value.name} is empty")

@@ -44,8 +44,8 @@ class CastAttrs(Attrs):
 def _cast_type(attrs: CastAttrs, data: TensorType) -> TensorType:
     real = attrs.dtype.is_complex or not data.dtype.is_complex
     require(real, f"a complex number has no value in {attrs.dtype}")
-    known = attrs.round_mode in _ROUND_MODES
-    require(known, f"round_mode is '{attrs.round_mode}', not one of {', '.join(_ROUND_MODES)}")
+    is_mode = attrs.round_mode in _ROUND_MODES
+    require(is_mode, f"round_mode is '{attrs.round_mode}', not one of {', '.join(_ROUND_MODES)}")
     return TensorType(attrs.dtype, data.shape)
 
 
@@ -85,8 +85,8 @@ def _to_exponents(numbers: Array, attrs: CastAttrs) -> Array:
 def _to_strings(data: Array, source: DType) -> Array:
     texts = np.empty(data.shape, dtype=object)
     write = _float_text if source.is_float else _integer_text
-    given = data.astype(np.float32) if source.is_float and source.bits < 16 else data
-    texts.reshape(-1)[:] = [write(item) for item in given.reshape(-1)]
+    widened = data.astype(np.float32) if source.is_float and source.bits < 16 else data
+    texts.reshape(-1)[:] = [write(item) for item in widened.reshape(-1)]
     return texts
 
 
@@ -131,10 +131,10 @@ def _integer(text: str) -> int:
 
 
 def _cast_of_dims(
-    attrs: CastAttrs, known: Sequence[Array | None], _types: Sequence[Type | None]
+    attrs: CastAttrs, is_mode: Sequence[Array | None], _types: Sequence[Type | None]
 ) -> Array | None:
     """Dims stay what they are in the integer types that hold every extent."""
-    return known[0] if attrs.dtype in (DType.INT64, DType.INT32) else None
+    return is_mode[0] if attrs.dtype in (DType.INT64, DType.INT32) else None
 
 
 # The powers of two that an exponent of eight bits holds.

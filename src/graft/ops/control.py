@@ -63,15 +63,15 @@ def _branch_bindings(graph: Graph, captures: Sequence[Type]) -> Bindings:
 
 def _if_types(attrs: IfAttrs, condition: TensorType, *captures: Type) -> tuple[Type, ...]:
     check_single(condition, DType.BOOL, "the condition")
-    given: list[list[Type]] = []
+    branch_types: list[list[Type]] = []
     for graph in (attrs.then_branch, attrs.else_branch):
         check_inputs(graph, captures)
         bindings = _branch_bindings(graph, captures)
-        given.append([seen_outside(value.type, bindings) for value in graph.outputs])
-    counts = [len(types) for types in given]
+        branch_types.append([seen_outside(value.type, bindings) for value in graph.outputs])
+    counts = [len(types) for types in branch_types]
     require(counts[0] == counts[1], f"the branches give {counts[0]} and {counts[1]} results")
     results: list[Type] = []
-    for position, (one, other) in enumerate(zip(*given, strict=True)):
+    for position, (one, other) in enumerate(zip(*branch_types, strict=True)):
         joined = common_type(one, other)
         require(joined is not None, f"result {position} is {one} or {other}")
         results.append(joined)  # type: ignore[arg-type]
@@ -236,8 +236,11 @@ def _check_scan(attrs: ScanAttrs, operands: int) -> None:
     require(stacked >= 0, f"'{body.name}' gives {len(body.outputs)} results only")
     for name, count in (("input", attrs.num_scan_inputs), ("output", stacked)):
         for kind in ("axes", "directions"):
-            given = getattr(attrs, f"{name}_{kind}")
-            require(len(given) == count, f"{len(given)} {name} {kind} given, {count} wanted")
+            branch_types = getattr(attrs, f"{name}_{kind}")
+            require(
+                len(branch_types) == count,
+                f"{len(branch_types)} {name} {kind} given, {count} wanted",
+            )
 
 
 def _scan_types(attrs: ScanAttrs, *values: Type) -> tuple[Type, ...]:

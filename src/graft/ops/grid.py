@@ -99,9 +99,9 @@ class _Axis:
         low, high = self.edges
         span = high - low
         beyond = select(at < low, low - at, at - high)
-        turns = call("floor", beyond / span)
-        rest = beyond - turns * span
-        is_even = equal(turns, call("floor", turns / 2.0) * 2.0)
+        laps = call("floor", beyond / span)
+        rest = beyond - laps * span
+        is_even = equal(laps, call("floor", laps / 2.0) * 2.0)
         from_low = ((at < low) ^ is_even) ^ True
         mirrored = select(from_low, low + rest, high - rest)
         result = select((at >= low) & (at <= high), at, mirrored)
@@ -269,7 +269,7 @@ class _Neighbours:
     """The elements around every position along one axis, and what each counts: tensors [batch,
     positions, neighbours], so that all channels share what it takes to find them."""
 
-    places: Tensor
+    indices: Tensor
     weights: Tensor
 
 
@@ -281,7 +281,7 @@ def _neighbours(attrs: Any, axis: _Axis, grid: Tensor, coordinate: int, name: st
 
     positions = te.by_index(f"{name}_at", outer, position)
 
-    def place(*at: Term) -> Term:
+    def index_of(*at: Term) -> Term:
         return axis.neighbour(attrs, te.read(positions, at[:-1]), at[-1])[0]
 
     def weight(*at: Term) -> Term:
@@ -289,7 +289,7 @@ def _neighbours(attrs: Any, axis: _Axis, grid: Tensor, coordinate: int, name: st
 
     shape = [*outer, TAPS[attrs.method]]
     return _Neighbours(
-        te.by_index(f"{name}_place", shape, place), te.by_index(f"{name}_weight", shape, weight)
+        te.by_index(f"{name}_place", shape, index_of), te.by_index(f"{name}_weight", shape, weight)
     )
 
 
@@ -309,7 +309,7 @@ def _express_grid_sample(attrs: Any, out: te.Out, data: Tensor, grid: Tensor) ->
 
     def value(batch: Term, channel: Term, at: Sequence[Term], taps: Sequence[Term]) -> Term:
         pairs = zip(around, taps, strict=True)
-        positions = [te.read(one.places, [batch, *at, tap]) for one, tap in pairs]
+        positions = [te.read(one.indices, [batch, *at, tap]) for one, tap in pairs]
         bounded = (
             te.clamped(position, extent)
             for position, extent in zip(positions, extents, strict=True)

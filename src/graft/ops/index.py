@@ -282,10 +282,10 @@ def _express_one_hot(
     depth = out.shape[axis]
 
     def element(*indices: Term) -> Term:
-        given = te.read(indices_, [*indices[:axis], *indices[axis + 1 :]])
-        if given.dtype.is_unsigned_integer and given.dtype.bits == 64:
-            given = minimum(given, cast(given.dtype, depth))  # beyond the depth is no _position
-        target = cast(indices[0].dtype, given)
+        index = te.read(indices_, [*indices[:axis], *indices[axis + 1 :]])
+        if index.dtype.is_unsigned_integer and index.dtype.bits == 64:
+            index = minimum(index, cast(index.dtype, depth))  # beyond the depth is no _position
+        target = cast(indices[0].dtype, index)
         target = select(target < 0, target + depth, target)
         return select(equal(target, indices[axis]), values[1], values[0])
 

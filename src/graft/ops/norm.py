@@ -84,8 +84,8 @@ def _batch_norm_type(
     mean: TensorType,
     variance: TensorType,
 ) -> TensorType:
-    given = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
-    return _with_channels(data, attrs.axis, **given)
+    statistics = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
+    return _with_channels(data, attrs.axis, **statistics)
 
 
 @operator(

@@ -322,7 +322,7 @@ def _express_pad(
     rank, shape = len(data.shape), te.sizes(data)
     widths = pad_widths(attrs, rank)
 
-    def place(axis: int, index: Term) -> tuple[Term, Term | None]:
+    def source_index(axis: int, index: Term) -> tuple[Term, Term | None]:
         """Where an index of the result reads, and whether that is inside."""
         begin, end = widths.get(axis, (0, 0))
         at = index - begin
@@ -337,7 +337,7 @@ def _express_pad(
         return _source(attrs.mode, at - first, last - first) + first, None
 
     def element(*indices: Term) -> Term:
-        positions = [place(axis, index) for axis, index in enumerate(indices)]
+        positions = [source_index(axis, index) for axis, index in enumerate(indices)]
         result = te.read(data, [at for at, _ in positions])
         tests = [test for _, test in positions if test is not None]
         if not tests:

@@ -78,22 +78,31 @@ def _is_single(type_: TensorType) -> bool:
     return type_.shape is not None and all(dim == 1 for dim in type_.shape)
 
 
-def _check_parameter(attrs: QuantizeAttrs | DequantizeAttrs, data: Shape, given: Shape) -> None:
+def _check_parameter(
+    attrs: QuantizeAttrs | DequantizeAttrs, data: Shape, parameter_shape: Shape
+) -> None:
     if not attrs.block_size:
-        rank = f"the scale or zero point has rank {len(given)}, but there is no block_size"
-        require(len(given) == 1, rank)
-        if isinstance(given[0], int):
+        rank = (
+            f"the scale or zero point has rank {len(parameter_shape)}, but there is no block_size"
+        )
+        require(len(parameter_shape) == 1, rank)
+        if isinstance(parameter_shape[0], int):
             axis = normalize_axis(attrs.axis, len(data))
-            require_same_dim(data[axis], given[0], "extents of the axis and the scale")
+            require_same_dim(data[axis], parameter_shape[0], "extents of the axis and the scale")
         elif -len(data) <= attrs.axis < len(data):
             # It may turn out to be 1, and the axis not to matter.
             extent = data[attrs.axis]
-            fits = spreads(given[0], extent)
-            require(fits, f"extents of the axis and the scale differ: {extent} and {given[0]}")
+            fits = spreads(parameter_shape[0], extent)
+            require(
+                fits, f"extents of the axis and the scale differ: {extent} and {parameter_shape[0]}"
+            )
         return
-    require(len(given) == len(data), f"the scale has rank {len(given)}, the data {len(data)}")
+    require(
+        len(parameter_shape) == len(data),
+        f"the scale has rank {len(parameter_shape)}, the data {len(data)}",
+    )
     quantized = normalize_axis(attrs.axis, len(data))
-    for axis, (extent, scales) in enumerate(zip(data, given, strict=True)):
+    for axis, (extent, scales) in enumerate(zip(data, parameter_shape, strict=True)):
         count = ceildiv(extent, attrs.block_size) if axis == quantized else extent
         require_same_dim(count, scales, f"scales needed and given along axis {axis}")
 

@@ -129,8 +129,8 @@ def _check_activations(attrs: RecurrentAttrs, functions: int) -> None:
     names = ", ".join(DIRECTIONS)
     require(attrs.direction in DIRECTIONS, f"direction is '{attrs.direction}', not of {names}")
     expected = functions * len(DIRECTIONS[attrs.direction])
-    given = len(attrs.activations)
-    require(given == expected, f"wants {expected} activations, has {given}")
+    inputs = len(attrs.activations)
+    require(inputs == expected, f"wants {expected} activations, has {inputs}")
     for name in attrs.activations:
         require(name in ACTIVATIONS, f"there is no activation '{name}'")
     for letter, values in (("a", attrs.activation_alpha), ("b", attrs.activation_beta)):
@@ -277,14 +277,14 @@ def _gru_step(attrs: GruAttrs, direction: int, recurrent: Array, bias: Array | N
 
     def step(projected: Array, state: State) -> State:
         before = state[0]
-        given = projected + first
-        opened = given[:, : 2 * hidden] + before @ gates.T + second[: 2 * hidden]
+        inputs = projected + first
+        opened = inputs[:, : 2 * hidden] + before @ gates.T + second[: 2 * hidden]
         update, reset = np.split(f(_clipped(opened, attrs)), 2, axis=1)
         if attrs.linear_before_reset:
             recalled = reset * (before @ candidate.T + second[2 * hidden :])
         else:
             recalled = (reset * before) @ candidate.T + second[2 * hidden :]
-        fresh = g(_clipped(given[:, 2 * hidden :] + recalled, attrs))
+        fresh = g(_clipped(inputs[:, 2 * hidden :] + recalled, attrs))
         return ((1 - update) * fresh + update * before,)
 
     return step
@@ -450,9 +450,9 @@ def _recurrence(
         apart[:, 1, -1] = bias[:, :count]
         biases = apart.reshape(directions, -1)
     seen = None if peephole is None else peephole[:, :, :count].reshape(directions, -1)
-    given = projected[..., :count].reshape(*projected.shape[:3], gates * count)
+    inputs = projected[..., :count].reshape(*projected.shape[:3], gates * count)
     own = _own_attrs(attrs)
     states = [hidden, cell][: STATES[attrs.cell]]
-    results = run_projected(own, given, (recurrent, biases, lengths), states, seen)
+    results = run_projected(own, inputs, (recurrent, biases, lengths), states, seen)
     room = np.zeros((ROOM, directions, projected.shape[1], padded), projected.dtype)
     return (*results, room)

@@ -146,8 +146,8 @@ def _part_extent(attrs: SplitAttrs, extent: AnyDim) -> AnyDim:
 def _split_type(
     attrs: SplitAttrs, data: TensorType, chunk: TensorType | None, sizes: TensorType | None
 ) -> Type:
-    given = (attrs.chunk if chunk is None else chunk, attrs.sizes if sizes is None else sizes)
-    require((given[0] is None) != (given[1] is None), "wants either a chunk or sizes")
+    numbers = (attrs.chunk if chunk is None else chunk, attrs.sizes if sizes is None else sizes)
+    require((numbers[0] is None) != (numbers[1] is None), "wants either a chunk or sizes")
     require(chunk is None or chunk.dtype.is_integer, "the length of a part is no integer")
     if data.shape is None:
         return SequenceType(data)

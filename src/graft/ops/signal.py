@@ -290,9 +290,9 @@ def _length_term(operand: Tensor | None, default: AnyDim) -> Term:
     return cast(INDEX, te.read(operand, [0] * len(operand.shape)))
 
 
-def _factor(turn: tuple[Term, Term], length: Term, inverse: bool, parts: tuple[Term, Term]) -> Term:
+def _factor(at: tuple[Term, Term], length: Term, inverse: bool, parts: tuple[Term, Term]) -> Term:
     """What a part of a sample counts for in a part of a frequency: the cosine or the sine."""
-    (sample, frequency), (given, expected) = turn, parts
+    (sample, frequency), (given, expected) = at, parts
     whole = cast(_WIDE, sample * frequency % maximum(length, 1))
     angle = whole * (2 * math.pi) / cast(_WIDE, length)
     sine = call("sin", angle) * (1.0 if inverse else -1.0)
@@ -302,8 +302,8 @@ def _factor(turn: tuple[Term, Term], length: Term, inverse: bool, parts: tuple[T
 
 def _factors(samples: int, frequencies: int, length: int, inverse: bool) -> Any:
     """The same as numbers [samples, frequencies, part of the sample, part of the result]."""
-    turns = np.outer(np.arange(samples), np.arange(frequencies)) % length
-    angles = turns * (2 * np.pi / length)
+    cycles = np.outer(np.arange(samples), np.arange(frequencies)) % length
+    angles = cycles * (2 * np.pi / length)
     cosine, sine = np.cos(angles), np.sin(angles) * (1 if inverse else -1)
     return np.stack([np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)], 2)
 
@@ -404,7 +404,7 @@ def _along_axis_of_data(
         default = (have - 1) * 2
     count = default if isinstance(default, Term) else term(default)
 
-    def place(indices: tuple[Term, ...], sample: Term) -> tuple[list[Term], Term, Term]:
+    def sample_position(indices: tuple[Term, ...], sample: Term) -> tuple[list[Term], Term, Term]:
         at: list[Term] = []
         for n, extent in enumerate(extents):
             here = equal(named, n) | equal(named, n - rank)
@@ -416,7 +416,10 @@ def _along_axis_of_data(
     if 0 in extents:
         return te.Unexpressed("there are no samples")
     return _summed(
-        attrs, out, data, (most, count if length is None else _length_term(length, 0), place)
+        attrs,
+        out,
+        data,
+        (most, count if length is None else _length_term(length, 0), sample_position),
     )
 
 

@@ -40,7 +40,7 @@ class RoiAlignAttrs(Attrs):
     aligned: bool = True  # whether pixels have their centres, not corners, on the whole numbers
 
 
-def _known(dim: AnyDim, other: AnyDim) -> AnyDim:
+def _more_specific(dim: AnyDim, other: AnyDim) -> AnyDim:
     """The more specific of two equal extents."""
     return other if dim is UNKNOWN or isinstance(other, int) else dim
 
@@ -62,7 +62,7 @@ def _roi_align_type(
     (indices,) = ranked_shape(batch_indices, 1, "batch indices", "have")
     require_same_dim(corners, 4, "the numbers per box")
     require_same_dim(count, indices, "the numbers of boxes and of batch indices")
-    return TensorType(data.dtype, (_known(count, indices), channels, *attrs.pooled_size))
+    return TensorType(data.dtype, (_more_specific(count, indices), channels, *attrs.pooled_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +273,10 @@ _UNDECODABLE = (OSError, ValueError, SyntaxError, EOFError)  # what damaged file
 
 
 def _decode_type(attrs: DecodeAttrs, data: TensorType) -> TensorType:
-    known = ", ".join(_CHANNELS)
+    formats = ", ".join(_CHANNELS)
     require(
         attrs.pixel_format in _CHANNELS,
-        f"the pixel format '{attrs.pixel_format}' is none of {known}",
+        f"the pixel format '{attrs.pixel_format}' is none of {formats}",
     )
     require(data.dtype is DType.UINT8, f"the encoded image is {data.dtype}, not uint8")
     ranked_shape(data, 1, "encoded bytes", "have")

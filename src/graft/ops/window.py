@@ -50,8 +50,8 @@ def for_rank(base: type[WindowAttrs], rank: int, **defaults: Any) -> type[Window
     hints = typing.get_type_hints(base)
     fields = [(name, hints[name], dataclasses.field(default=defaults[name])) for name in defaults]
     name = base.__name__.replace("Attrs", f"{rank}DAttrs")
-    made = dataclasses.make_dataclass(name, fields, bases=(base,), frozen=True, slots=True)
-    return typing.cast(type[WindowAttrs], made)
+    class_ = dataclasses.make_dataclass(name, fields, bases=(base,), frozen=True, slots=True)
+    return typing.cast(type[WindowAttrs], class_)
 
 
 def check_window(attrs: WindowAttrs, rank: int, may_crop: bool = False) -> None:

@@ -141,7 +141,7 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
 
 def _epilogues(graph: Graph) -> set[Node]:
     """Nodes that can run in the epilogue of a heavy node before them."""
-    found: set[Node] = set()
+    members: set[Node] = set()
     for node in graph.nodes:
         if not node.op.kind.is_pointwise:
             continue
@@ -149,9 +149,9 @@ def _epilogues(graph: Graph) -> set[Node]:
             source = graph.producers.get(value)
             if source is None or len(graph.users[value]) > 1 or _shape(source) != _shape(node):
                 continue
-            if source.op.kind in _HEAVY or source in found:
-                found.add(node)
-    return found
+            if source.op.kind in _HEAVY or source in members:
+                members.add(node)
+    return members
 
 
 def _fits(node: Node, readers: list[Node], group: _Group) -> bool:
@@ -207,5 +207,5 @@ def _outlined(group: _Group) -> Node:
     outer = _outer(group)
     body = closed_graph(group.root.output.name, outer, nodes, group.root.outputs)
     label = "+".join(node.op.name for node in nodes if node.op.name != "constant")
-    outputs, place = group.root.outputs, group.root.location
-    return make_node("composite", outer, outputs, place, body=body, label=label)
+    outputs, location = group.root.outputs, group.root.location
+    return make_node("composite", outer, outputs, location, body=body, label=label)

@@ -151,8 +151,8 @@ def _cut_shape(node: Node, cut: _Slice, data: Value) -> tuple[AnyDim, ...]:
     """The shape of the data with the extents that the slice leaves."""
     shape = list(data.shape or ())
     for axis in cut.axes:
-        taken = node.op.name == "take"
-        shape[axis] = node.args[1].tensor.size if taken else (node.output.shape or ())[axis]
+        is_take = node.op.name == "take"
+        shape[axis] = node.args[1].tensor.size if is_take else (node.output.shape or ())[axis]
     return tuple(shape)
 
 

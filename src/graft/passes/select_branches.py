@@ -105,8 +105,8 @@ class _If:
         """The types of a branch's values in terms of the outer graph's symbols."""
         inputs = dict(zip(branch.inputs, (value.type for value in self.captures), strict=True))
         bindings = bind_symbols((value.type, actual) for value, actual in inputs.items())
-        made = (value for node in branch.nodes for value in node.outputs)
-        return inputs | {value: seen_outside(value.type, bindings) for value in made}
+        computed = (value for node in branch.nodes for value in node.outputs)
+        return inputs | {value: seen_outside(value.type, bindings) for value in computed}
 
     def fits(self, branch: Graph, types: Mapping[Value, Type]) -> bool:
         """Whether the operands certainly have the types of the branch's inputs."""

@@ -172,17 +172,17 @@ class _Branching:
     def results(self, inside: set[Node]) -> list[Value]:
         """The results of some nodes that others read."""
         users, returned = self.graph.users, set(self.graph.outputs)
-        made = (value for n in self.graph.nodes if n in inside for value in n.outputs)
-        return [v for v in made if v in returned or not inside.issuperset(users.get(v, ()))]
+        computed = (value for n in self.graph.nodes if n in inside for value in n.outputs)
+        return [v for v in computed if v in returned or not inside.issuperset(users.get(v, ()))]
 
     def part(self, spliced: _Spliced, inside: set[Node], results: Sequence[Value]) -> Graph:
         """The nodes with a branch spliced in; its inputs are values of the outer graph."""
         outside_nodes = set(self.graph.nodes) - inside
         own = [node for node in spliced.whole.nodes if node not in outside_nodes]
         outputs = tuple(spliced.same.get(value, value) for value in results)
-        made = {value for node in own for value in node.outputs}
+        computed = {value for node in own for value in node.outputs}
         read = (value for values in (*(n.args for n in own), outputs) for value in values)
-        outside = [value for value in dict.fromkeys(read) if value not in made]
+        outside = [value for value in dict.fromkeys(read) if value not in computed]
         producers = self.graph.producers
         makers = {value: producers[value] for value in outside if value in producers}
         constants = [node for node in makers.values() if node.op.name == "constant"]

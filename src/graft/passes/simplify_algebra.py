@@ -118,10 +118,10 @@ def _holds_all(narrow: DType, wide: DType) -> bool:
 @RULES.rule(is_op("where"))
 def condition_is_constant(site: Site) -> Replacement:
     condition, x, y = site.node.args
-    known = site.array(condition)
-    if known is None or known.size == 0 or not (known.all() or not known.any()):
+    constant = site.array(condition)
+    if constant is None or constant.size == 0 or not (constant.all() or not constant.any()):
         return Refusal("the condition is not constant")
-    return _unless_broadcast(site, x if known.all() else y)
+    return _unless_broadcast(site, x if constant.all() else y)
 
 
 @RULES.rule(is_op("clip"))

@@ -243,8 +243,8 @@ class _Rebuilt:
 
     def surely_iterates(self, loop: Node) -> bool:
         """Whether the loop certainly has an iteration."""
-        known = [self.builder.knowledge.concrete(value) for value in loop.inputs[:2]]
-        pairs = zip(loop.inputs[:2], known, strict=True)
+        bounds = [self.builder.knowledge.concrete(value) for value in loop.inputs[:2]]
+        pairs = zip(loop.inputs[:2], bounds, strict=True)
         return all(value is None or (one is not None and one.item() > 0) for value, one in pairs)
 
     def moved(self, stack: Value, axis: int) -> Value:

@@ -66,8 +66,8 @@ def _as_int64(words: Words) -> Array:
     except OverflowError:
         position = next(i for i, word in enumerate(words.words) if abs(word) >> 63)
         location = None
-        for start, place in words.locations:
-            location = place if start <= position else location
+        for start, address in words.locations:
+            location = address if start <= position else location
         raise UnsupportedError(
             f"a size of the model, {words.words[position]}, does not fit 64 bits", location
         ) from None
@@ -87,11 +87,11 @@ class _Encoder(LoopCode, ListCode):
 
     def image(self) -> Image:
         """The whole."""
-        known: set[str] = set()
+        bound: set[str] = set()
         body, values = self._program.body, self._program.values
-        self._bind(body.inputs, known)
+        self._bind(body.inputs, bound)
         self._lay_out_pool()
-        self._block(body, known)
+        self._block(body, bound)
         self._free(n for n in body.inputs if values[n].element and n not in body.outputs)
         self._words.emit(Opcode.END)
         entry = self._words.finish()
@@ -101,8 +101,8 @@ class _Encoder(LoopCode, ListCode):
             np.array(words.addresses, np.int64),
             words.functions,
             words.constants,
-            {number: place.position for number, place in self._places.items()},
-            {name: place.position for name, place in self._numbers.registers.items()},
+            {number: address.position for number, address in self._addresses.items()},
+            {name: address.position for name, address in self._numbers.registers.items()},
             self._work,
             self._failures,
             self._segments,
@@ -111,7 +111,7 @@ class _Encoder(LoopCode, ListCode):
             words.locations,
         )
 
-    def _block(self, block: Block, known: set[str]) -> None:
+    def _block(self, block: Block, bound: set[str]) -> None:
         """The instructions of a block; after each of them, values are freed that it was the last to
         read. Outputs stay; so do the program's inputs, whose memory is the caller's, and device
         tensors that come into a block, which others hold, too."""
@@ -124,7 +124,7 @@ class _Encoder(LoopCode, ListCode):
             where = getattr(instruction, "location", NOWHERE)
             self._locate(location if where == NOWHERE else where)
             self._dying = frozenset(ending.get(position, ()))
-            self._instruction(instruction, known)
+            self._instruction(instruction, bound)
             self._free(sorted(ending.get(position, ())))
         self._path = around
         self._locate(location)
@@ -133,7 +133,7 @@ class _Encoder(LoopCode, ListCode):
         """The position of the last instruction that reads or makes each value of a block."""
         own: set[int] = set()
         if block is not self._program.body:
-            own.update(number for number in block.inputs if number in self._places)
+            own.update(number for number in block.inputs if number in self._addresses)
         last: dict[int, int] = {}
         for position, instruction in enumerate(block.instructions):
             own.update(writes(instruction))
@@ -154,43 +154,43 @@ class _Encoder(LoopCode, ListCode):
         gone = dict.fromkeys(number for number in block.outputs if number not in self._united)
         self._free(number for number in gone if number in own)
 
-    def _instruction(self, instruction: Instruction, known: set[str]) -> None:
+    def _instruction(self, instruction: Instruction, bound: set[str]) -> None:
         match instruction:
             case Segment():
                 self._segment(instruction)
             case BindSymbol():
-                self._bind_symbol(instruction, known)
+                self._bind_symbol(instruction, bound)
             case Slice():
-                self._slice(instruction, known)
+                self._slice(instruction, bound)
             case Alias():
-                self._alias(instruction, known)
+                self._alias(instruction, bound)
             case Assert():
                 self._assert(instruction)
             case If():
-                self._if(instruction, known)
+                self._if(instruction, bound)
             case Switch():
-                self._switch(instruction, known)
+                self._switch(instruction, bound)
             case Loop():
-                self._loop(instruction, known)
+                self._loop(instruction, bound)
             case Scan():
-                self._scan(instruction, known)
+                self._scan(instruction, bound)
             case SizeFunction():
-                self._size_function(instruction, known)
+                self._size_function(instruction, bound)
             case ListOp():
                 self._list_op(instruction)
-                self._bind(instruction.outputs, known)
+                self._bind(instruction.outputs, bound)
             case _:
                 self._python(instruction)
-                self._bind(writes(instruction), known)
+                self._bind(writes(instruction), bound)
 
     def _segment(self, segment: Segment) -> None:
         words, numbers = self._words, self._numbers
         symbols = segment_symbols(segment, self._program.values)
-        place = new_segment(words, [numbers.registers[name] for name in symbols])
+        address = new_segment(words, [numbers.registers[name] for name in symbols])
         writer = SegmentWriter(
             words,
             numbers,
-            self._places,
+            self._addresses,
             self._program.values,
             self._constants,
             self._pool,
@@ -200,12 +200,12 @@ class _Encoder(LoopCode, ListCode):
         ready = Label()
         numbers.forget()
         if symbols:
-            words.emit(Opcode.CHANGED, place, ready)
+            words.emit(Opcode.CHANGED, address, ready)
         for check in segment.checks:
             self._size_check(check, check.test, ())
-        writer.write(place, segment, len(self._segments))
+        writer.write(address, segment, len(self._segments))
         self._mark(ready)
-        words.emit(Opcode.SEGMENT, place)
+        words.emit(Opcode.SEGMENT, address)
         self._segments.append((segment, self._path))
         self._direct |= {*segment.outputs}
 
@@ -219,8 +219,8 @@ class _Encoder(LoopCode, ListCode):
             numbers = self._numbers
             left, right = numbers.of(verdict.left), numbers.of(verdict.right)
             different, after = Label(), Label()
-            places = numbers.address(left), numbers.address(right)
-            self._words.emit(Opcode.DIFFER, *places, different)
+            addresses = numbers.address(left), numbers.address(right)
+            self._words.emit(Opcode.DIFFER, *addresses, different)
             dims = (*dims, verdict.left, verdict.right)
             self._size_check(check, verdict.equal, dims)
             self._words.emit(Opcode.JUMP, after)
@@ -228,10 +228,10 @@ class _Encoder(LoopCode, ListCode):
             self._size_check(check, verdict.different, dims)
             self._mark(after)
 
-    def _bind_symbol(self, instruction: BindSymbol, known: set[str]) -> None:
+    def _bind_symbol(self, instruction: BindSymbol, bound: set[str]) -> None:
         register = self._numbers.registers[instruction.symbol]
-        if instruction.symbol not in known:
-            known.add(instruction.symbol)
+        if instruction.symbol not in bound:
+            bound.add(instruction.symbol)
             self._item(register, instruction.value)
             self._numbers.forget()
             return
@@ -239,7 +239,7 @@ class _Encoder(LoopCode, ListCode):
         self._item(count, instruction.value)
         self._require_equal(count, register, SymbolFailure(instruction))
 
-    def _size_function(self, instruction: SizeFunction, known: set[str]) -> None:
+    def _size_function(self, instruction: SizeFunction, bound: set[str]) -> None:
         numbers, emit = self._numbers, self._words.emit
         for one in instruction.numbers:
             positive, negative = (numbers.registers[n] for n in (one.positive, one.negative))
@@ -250,11 +250,11 @@ class _Encoder(LoopCode, ListCode):
             emit(Opcode.TIMES, negative, positive, numbers.address(-1))
             emit(Opcode.MOST, negative, negative, numbers.address(0))
             emit(Opcode.MOST, positive, positive, numbers.address(0))
-            known |= {one.positive, one.negative}
+            bound |= {one.positive, one.negative}
         numbers.forget()
         for name, dim in instruction.lets:
             self._copy(numbers.registers[name], numbers.of(dim))
-            known.add(name)
+            bound.add(name)
         pairs = ((one.positive, one.negative) for one in instruction.numbers)
         names = {name for pair in pairs for name in pair} | {name for name, _ in instruction.lets}
         self._own_names, self._elements = frozenset(names), instruction.numbers
@@ -271,37 +271,37 @@ class _Encoder(LoopCode, ListCode):
         self._words.emit(Opcode.FAIL, self._failure(failure))
         self._mark(after)
 
-    def _slice(self, instruction: Slice, known: set[str]) -> None:
+    def _slice(self, instruction: Slice, bound: set[str]) -> None:
         numbers = (instruction.output, instruction.value, instruction.counts)
-        if all(number in self._places for number in numbers):
-            places = [self._places[number] for number in numbers]
-            self._words.emit(Opcode.SLICE, *places, self._rank(instruction.value))
+        if all(number in self._addresses for number in numbers):
+            addresses = [self._addresses[number] for number in numbers]
+            self._words.emit(Opcode.SLICE, *addresses, self._rank(instruction.value))
         else:
             self._python(instruction)
-        self._bind(writes(instruction), known)
+        self._bind(writes(instruction), bound)
 
-    def _alias(self, instruction: Alias, known: set[str]) -> None:
+    def _alias(self, instruction: Alias, bound: set[str]) -> None:
         value, output = instruction.value, instruction.output
         if self._program.values[output].slot is not None:  # it lies there already
             return
-        both = value in self._places and output in self._places
+        both = value in self._addresses and output in self._addresses
         if both and self._rank(value) == self._rank(output):
             self._assign([output], [value])
         elif both and self._program.values[output].is_static:
             if not self._program.values[value].is_static:
                 self._require_elements(value, output)
-            self._words.emit(Opcode.MOVE, self._places[output], self._places[value], 0)
+            self._words.emit(Opcode.MOVE, self._addresses[output], self._addresses[value], 0)
             return
         else:
             self._python(instruction)
-        self._bind([output], known)
+        self._bind([output], bound)
 
     def _require_elements(self, value: int, output: int) -> None:
         """Fail if a value has not as many elements as a static one."""
         count, extent = self._register(), self._register()
         self._copy(count, 1)
         for axis in range(self._rank(value)):
-            self._words.emit(Opcode.EXTENT, extent, self._places[value], axis)
+            self._words.emit(Opcode.EXTENT, extent, self._addresses[value], axis)
             self._words.emit(Opcode.TIMES, count, count, extent)
         elements = self._numbers.address(self._program.values[output].size)
         self._require_equal(count, elements, ShapeFailure(value, self._location))
@@ -318,17 +318,17 @@ class _Encoder(LoopCode, ListCode):
         self._mark(after)
         self._assign([instruction.output], [instruction.value])
 
-    def _if(self, instruction: If, known: set[str]) -> None:
+    def _if(self, instruction: If, bound: set[str]) -> None:
         flag, then, after = self._register(), Label(), Label()
         self._item(flag, instruction.condition)
         self._words.emit(Opcode.DIFFER, flag, self._numbers.address(0), then)
-        self._branch(instruction.otherwise, instruction.outputs, known)
+        self._branch(instruction.otherwise, instruction.outputs, bound)
         self._words.emit(Opcode.JUMP, after)
         self._mark(then)
-        self._branch(instruction.then, instruction.outputs, known)
+        self._branch(instruction.then, instruction.outputs, bound)
         self._mark(after)
         self._note_direct([instruction.otherwise, instruction.then], instruction.outputs)
-        self._bind(instruction.outputs, known)
+        self._bind(instruction.outputs, bound)
 
     def _note_direct(self, branches: Sequence[Block], outputs: Sequence[int]) -> None:
         """Outputs that segments write in every branch are direct."""
@@ -336,10 +336,10 @@ class _Encoder(LoopCode, ListCode):
             if all(self._united.get(one.outputs[position]) == output for one in branches):
                 self._direct.add(output)
 
-    def _branch(self, block: Block, outputs: Sequence[int], known: set[str]) -> None:
+    def _branch(self, block: Block, outputs: Sequence[int], bound: set[str]) -> None:
         self._numbers.forget()
         self._unite(block, outputs)
-        self._block(block, {*known})
+        self._block(block, {*bound})
         self._results(block, outputs)
 
     def _unite(self, block: Block, outputs: Sequence[int]) -> None:
@@ -350,25 +350,25 @@ class _Encoder(LoopCode, ListCode):
         }
         for output, number in zip(outputs, block.outputs, strict=True):
             once = block.outputs.count(number) == 1
-            if number in segment_outputs and once and output in self._places:
-                self._places[number] = self._places[output]
+            if number in segment_outputs and once and output in self._addresses:
+                self._addresses[number] = self._addresses[output]
                 self._united[number] = output
 
-    def _switch(self, instruction: Switch, known: set[str]) -> None:
+    def _switch(self, instruction: Switch, bound: set[str]) -> None:
         after = Label()
         for sizes, block in instruction.cases:
             other = Label()
             for name, size in zip(instruction.symbols, sizes, strict=True):
                 register = self._numbers.registers[name]
                 self._words.emit(Opcode.DIFFER, register, self._numbers.address(size), other)
-            self._branch(block, instruction.outputs, known)
+            self._branch(block, instruction.outputs, bound)
             self._words.emit(Opcode.JUMP, after)
             self._mark(other)
-        self._branch(instruction.default, instruction.outputs, known)
+        self._branch(instruction.default, instruction.outputs, bound)
         self._mark(after)
         branches = [instruction.default, *(block for _, block in instruction.cases)]
         self._note_direct(branches, instruction.outputs)
-        self._bind(instruction.outputs, known)
+        self._bind(instruction.outputs, bound)
 
 
 def _all_reads(instruction: Instruction) -> Iterator[int]:

@@ -24,7 +24,7 @@ class ListCode(ValueCode):
         """Emit an operation natively if its operands and its result fit together."""
         numbers = [n for n in (*instruction.inputs, *instruction.outputs) if n is not None]
         write = self._native_operations.get(instruction.operation)
-        is_native = write is not None and all(number in self._places for number in numbers)
+        is_native = write is not None and all(number in self._addresses for number in numbers)
         if write is None or not is_native or not write(self, instruction):
             self._python(instruction)
 
@@ -48,9 +48,9 @@ class ListCode(ValueCode):
 
     def _clear(self, number: int) -> None:
         """Let a list be empty."""
-        place = self._places[number]
-        self._words.emit(Opcode.FREE, place)
-        self._copy(place + VALUE_WORDS, 0)
+        address = self._addresses[number]
+        self._words.emit(Opcode.FREE, address)
+        self._copy(address + VALUE_WORDS, 0)
 
     def _empty(self, instruction: ListOp) -> bool:
         self._clear(instruction.outputs[0])
@@ -85,11 +85,11 @@ class ListCode(ValueCode):
         position: int | None,
         in_place: bool,
     ) -> None:
-        lists = self._places[output], self._places[source]
-        where = self._position(position, self._places[source] + VALUE_WORDS)
+        lists = self._addresses[output], self._addresses[source]
+        where = self._position(position, self._addresses[source] + VALUE_WORDS)
         how = self._rank(element), self._itemsize(element), int(in_place)
         check = self._failure(instruction)
-        self._words.emit(Opcode.INSERT, *lists, self._places[element], where, *how, check)
+        self._words.emit(Opcode.INSERT, *lists, self._addresses[element], where, *how, check)
 
     def _erase(self, instruction: ListOp) -> bool:
         source, position = instruction.inputs
@@ -99,7 +99,9 @@ class ListCode(ValueCode):
             return False
         where = self._position(position, self._numbers.address(-1))
         how = element[1], int(source in self._dying), self._failure(instruction)
-        self._words.emit(Opcode.ERASE, self._places[output], self._places[source], where, *how)
+        self._words.emit(
+            Opcode.ERASE, self._addresses[output], self._addresses[source], where, *how
+        )
         return True
 
     def _at(self, instruction: ListOp) -> bool:
@@ -109,15 +111,15 @@ class ListCode(ValueCode):
         if source is None or element is None or element != self._tensor(output):
             return False
         where = self._position(position, self._numbers.address(-1))
-        places = self._places[output], self._places[source]
-        self._words.emit(Opcode.AT, *places, where, element[1], self._failure(instruction))
+        addresses = self._addresses[output], self._addresses[source]
+        self._words.emit(Opcode.AT, *addresses, where, element[1], self._failure(instruction))
         return True
 
     def _length(self, instruction: ListOp) -> bool:
         (source,), (output,) = instruction.inputs, instruction.outputs
         if source is None or self._element(source) is None or self._itemsize(output) != 8:
             return False
-        self._store_number(output, self._places[source] + VALUE_WORDS)
+        self._store_number(output, self._addresses[source] + VALUE_WORDS)
         return True
 
     def _split(self, instruction: ListOp) -> bool:
@@ -135,7 +137,7 @@ class ListCode(ValueCode):
         if sizes is not None:
             if self._rank(sizes) != 1 or self._itemsize(sizes) not in (4, 8):
                 return False
-            parts, width = self._places[sizes], self._itemsize(sizes)
+            parts, width = self._addresses[sizes], self._itemsize(sizes)
         elif instruction.sizes is not None:
             cells = self._numbers.cells([self._numbers.of(dim) for dim in instruction.sizes])
             parts = self._words.put(cells, 0, len(instruction.sizes))
@@ -143,10 +145,10 @@ class ListCode(ValueCode):
             step = self._position(chunk, self._numbers.address(1))
         else:
             step = self._numbers.address(self._numbers.of(instruction.chunk))
-        places = self._places[output], self._places[source]
+        addresses = self._addresses[output], self._addresses[source]
         how = rank, self._itemsize(source), instruction.axis % rank, int(keeps)
         check = self._failure(instruction)
-        self._words.emit(Opcode.SPLIT, *places, *how, step, parts, width, check)
+        self._words.emit(Opcode.SPLIT, *addresses, *how, step, parts, width, check)
         return True
 
     def _concatenate(self, instruction: ListOp) -> bool:
@@ -159,7 +161,7 @@ class ListCode(ValueCode):
             return False
         axis = instruction.axis % (rank + stacks)
         how = rank, self._itemsize(output), axis, int(stacks), self._failure(instruction)
-        self._words.emit(Opcode.JOIN, self._places[output], self._places[source], *how)
+        self._words.emit(Opcode.JOIN, self._addresses[output], self._addresses[source], *how)
         return True
 
     _native_operations: dict[str, Callable[[ListCode, ListOp], bool]] = {  # noqa: RUF012

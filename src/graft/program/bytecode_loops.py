@@ -34,22 +34,22 @@ class LoopCode(ValueCode, ABC):
     """Code for loops, around that of their bodies."""
 
     @abstractmethod
-    def _block(self, block: Block, known: set[str]) -> None:
+    def _block(self, block: Block, bound: set[str]) -> None:
         """The code of a body; its outputs stay."""
 
-    def _loop(self, instruction: Loop, known: set[str]) -> None:
+    def _loop(self, instruction: Loop, bound: set[str]) -> None:
         body, after, head = instruction.body, Label(), Label()
         index, limit, flag = self._register(), self._register(_MOST), self._register()
         self._copy(index, 0)
         if instruction.limit is not None:
             self._item(limit, instruction.limit)
-        inner = {*known}
+        inner = {*bound}
         count = len(instruction.carried)
         iteration, condition, *carried = body.inputs
         for value in (iteration, condition):
-            if value in self._places:
+            if value in self._addresses:
                 for axis in range(self._rank(value)):
-                    self._words.change(self._places[value] + VALUE_WORDS + axis, 1)
+                    self._words.change(self._addresses[value] + VALUE_WORDS + axis, 1)
         self._copy(flag, 1)
         if instruction.condition is not None:
             self._item(flag, instruction.condition)
@@ -60,7 +60,7 @@ class LoopCode(ValueCode, ABC):
         self._mark(head)
         self._words.emit(Opcode.UPTO, index, limit, after)
         for value, register in ((iteration, index), (condition, flag)):
-            if value in self._places:
+            if value in self._addresses:
                 self._store_number(value, register)
         self._loops += 1
         self._block(body, {*own})
@@ -77,9 +77,9 @@ class LoopCode(ValueCode, ABC):
         self._assign(instruction.outputs[:count], carried)
         self._free(body.inputs)
         self._join(stacks, rows, instruction.outputs[count:], own)
-        self._bind(instruction.outputs, known)
+        self._bind(instruction.outputs, bound)
 
-    def _scan(self, instruction: Scan, known: set[str]) -> None:
+    def _scan(self, instruction: Scan, bound: set[str]) -> None:
         body, after, head = instruction.body, Label(), Label()
         index, limit = self._register(), self._register()
         count = len(instruction.carried)
@@ -87,7 +87,7 @@ class LoopCode(ValueCode, ABC):
         self._copy(index, 0)
         sources = self._scanned(instruction, limit)
         self._assign(carried, instruction.carried)
-        inner = {*known}
+        inner = {*bound}
         own = {*inner}
         self._rows(instruction, slices, sources, index)  # also of a scan without iterations: shapes
         self._bind(body.inputs, own)
@@ -107,28 +107,28 @@ class LoopCode(ValueCode, ABC):
         self._mark(after)
         self._assign(instruction.outputs[:count], carried)
         self._free(body.inputs)
-        for place, _ in sources:
-            self._words.emit(Opcode.FREE, place)
+        for address, _ in sources:
+            self._words.emit(Opcode.FREE, address)
         self._join(stacks, rows, instruction.outputs[count:], own, *axes)
-        self._bind(instruction.outputs, known)
+        self._bind(instruction.outputs, bound)
 
     def _carry(self, body: Block, carried: Sequence[int], results: Sequence[int]) -> None:
         """What an iteration gives is what the next one takes.
 
         Values that change places with each other are held elsewhere meanwhile."""
-        given = {*carried}
+        kept = {*carried}
         moved: list[int | Address] = []
         for target, source in zip(carried, results, strict=True):
-            if source in given and source != target and source in self._places:
+            if source in kept and source != target and source in self._addresses:
                 rank = self._rank(source)
                 aside = self._words.put(*[0] * (VALUE_WORDS + rank))
-                self._move(aside, self._places[source], rank)
+                self._move(aside, self._addresses[source], rank)
                 moved.append(aside)
             else:
                 moved.append(source)
         for target, held in zip(carried, moved, strict=True):
             if isinstance(held, Address):
-                self._move(self._places[target], held, self._rank(target))
+                self._move(self._addresses[target], held, self._rank(target))
                 self._words.emit(Opcode.FREE, held)
             else:
                 self._assign([target], [held])
@@ -141,7 +141,7 @@ class LoopCode(ValueCode, ABC):
         """One more slice of each output that is stacked; gives the stacks that native code has."""
         stacks: list[Address | None] = []
         for row, output in zip(rows, outputs, strict=True):
-            if row not in self._places or output not in self._places:
+            if row not in self._addresses or output not in self._addresses:
                 self._python(Collect(output, row))
                 stacks.append(None)
                 continue
@@ -149,7 +149,7 @@ class LoopCode(ValueCode, ABC):
             stack = self._words.put(*[0] * (STACK_WORDS + rank))
             failure = self._failure(StackFailure(row, location))
             how = rank, self._itemsize(row), limit, failure
-            self._words.emit(Opcode.PUSH, stack, self._places[row], *how)
+            self._words.emit(Opcode.PUSH, stack, self._addresses[row], *how)
             stacks.append(stack)
         return stacks
 
@@ -158,7 +158,7 @@ class LoopCode(ValueCode, ABC):
         stacks: Sequence[Address | None],
         rows: Sequence[int],
         outputs: Sequence[int],
-        known: set[str],
+        bound: set[str],
         axes: Sequence[int] | None = None,
         backwards: Sequence[bool] | None = None,
     ) -> None:
@@ -171,30 +171,30 @@ class LoopCode(ValueCode, ABC):
                 continue
             rank = self._rank(row)
             extents = [
-                self._numbers.of(dim) if _is_known(dim, known) else 0
+                self._numbers.of(dim) if _is_known(dim, bound) else 0
                 for dim in self._program.values[row].shape or ()
             ]
             listed = self._words.put(*map(self._numbers.address, extents))
             where = axis % (rank + 1), int(backwards[position]), listed
             size = self._itemsize(row)
-            self._words.emit(Opcode.STACK, self._places[output], stack, rank, size, *where)
+            self._words.emit(Opcode.STACK, self._addresses[output], stack, rank, size, *where)
 
     def _scanned(self, instruction: Scan, limit: Address) -> list[tuple[Address, int]]:
         """Tensors with their scanned axes in front, and their ranks; they are of one length."""
         sources: list[tuple[Address, int]] = []
         for position, number in enumerate(instruction.scanned):
             rank = self._rank(number)
-            axis, place = instruction.axes[position] % rank, self._places[number]
+            axis, address = instruction.axes[position] % rank, self._addresses[number]
             if position:
                 failure = self._failure(ShapeFailure(number, self._location))
-                self._words.emit(Opcode.CHECK, place, axis, limit, failure)
+                self._words.emit(Opcode.CHECK, address, axis, limit, failure)
             else:
-                self._words.emit(Opcode.EXTENT, limit, place, axis)
+                self._words.emit(Opcode.EXTENT, limit, address, axis)
             held = self._words.put(*[0] * (VALUE_WORDS + rank))
             if axis:
-                self._words.emit(Opcode.AXIS, held, place, rank, self._itemsize(number), axis)
+                self._words.emit(Opcode.AXIS, held, address, rank, self._itemsize(number), axis)
             else:
-                self._words.emit(Opcode.MOVE, held, place, rank)
+                self._words.emit(Opcode.MOVE, held, address, rank)
             sources.append((held, rank))
         return sources
 
@@ -209,8 +209,8 @@ class LoopCode(ValueCode, ABC):
         for position, (held, rank) in enumerate(sources):
             row, back = slices[position], int(instruction.backwards[position])
             size = self._itemsize(row)
-            self._words.emit(Opcode.ROW, self._places[row], held, index, rank - 1, size, back)
+            self._words.emit(Opcode.ROW, self._addresses[row], held, index, rank - 1, size, back)
 
 
-def _is_known(dim: AnyDim, known: set[str]) -> bool:
-    return not isinstance(dim, Unknown) and known.issuperset(symbols_of(dim))
+def _is_known(dim: AnyDim, bound: set[str]) -> bool:
+    return not isinstance(dim, Unknown) and bound.issuperset(symbols_of(dim))

@@ -27,7 +27,7 @@ class SegmentWriter:
         self,
         words: Words,
         numbers: Numbers,
-        places: Mapping[int, Address],  # of values
+        addresses: Mapping[int, Address],  # of values
         values: tuple[Value, ...],
         constants: frozenset[int],  # values that are
         pool: Address,  # the value that is the program's pool
@@ -35,14 +35,14 @@ class SegmentWriter:
         work_per_byte: int,
     ) -> None:
         self._work_per_byte = work_per_byte
-        self._words, self._numbers, self._places = words, numbers, places
+        self._words, self._numbers, self._addresses = words, numbers, addresses
         self._values, self._constants, self._threads = values, constants, threads
         self._pool = pool
         self._slots: list[Address] = []
         self._uses: list[Address] = []
         self._scratches: list[int | Address] = []
 
-    def write(self, place: Address, segment: Segment, number: int) -> None:
+    def write(self, address: Address, segment: Segment, number: int) -> None:
         """The segment at a place; numbers are computed by code that is emitted right here."""
         numbers = self._numbers
         sizes = [numbers.largest(map(numbers.of, pool)) for pool in segment.pools]
@@ -52,7 +52,7 @@ class SegmentWriter:
             starts.append(numbers.plus(starts[-1], size))
         records, work = self._calls(segment, starts)
         outputs = self._outputs(segment)
-        indices = None if segment.guard_indices is None else self._places[segment.guard_indices]
+        indices = None if segment.guard_indices is None else self._addresses[segment.guard_indices]
         scratch = numbers.rounded(numbers.largest(map(numbers.of, segment.scratch)), ALIGNMENT)
         fields: dict[Field, int | Address] = {
             Field.NUMBER: number,
@@ -73,7 +73,7 @@ class SegmentWriter:
             Field.GUARDS: len(segment.guards),
         }
         for field, word in fields.items():
-            self._words.change(place + field, word)
+            self._words.change(address + field, word)
 
     def _calls(self, segment: Segment, starts: list[Number]) -> tuple[Address, Address]:
         numbers, words = self._numbers, self._words
@@ -87,10 +87,10 @@ class SegmentWriter:
             flags = SERIAL * call.serial | OVERLAPS * call.overlaps
             records += [0, table, scalars, stride, flags]
             symbols.append(call.symbol)
-        place = words.put(*records)
+        address = words.put(*records)
         for index, symbol in enumerate(symbols):
-            words.functions.append((place.position + 5 * index, symbol))
-        return place, numbers.cells([self._work(call) for call in segment.calls])
+            words.functions.append((address.position + 5 * index, symbol))
+        return address, numbers.cells([self._work(call) for call in segment.calls])
 
     def _work(self, call: KernelCall) -> Number:
         numbers = self._numbers
@@ -118,7 +118,7 @@ class SegmentWriter:
                     case number if number in self._constants:
                         self._words.constants.append((word.position, number))
                     case number:
-                        self._uses += [word, self._places[number]]
+                        self._uses += [word, self._addresses[number]]
         return table
 
     def _outputs(self, segment: Segment) -> list[int | Address]:
@@ -133,8 +133,8 @@ class SegmentWriter:
             size: Number = value.dtype.numpy.itemsize
             for extent in extents:
                 size = numbers.times(size, extent)
-            places = numbers.cells([size]), numbers.cells(extents)
-            outputs += [self._places[number], len(extents), *places]
+            addresses = numbers.cells([size]), numbers.cells(extents)
+            outputs += [self._addresses[number], len(extents), *addresses]
         return outputs
 
 
@@ -146,7 +146,7 @@ def segment_symbols(segment: Segment, values: tuple[Value, ...]) -> list[str]:
 def new_segment(words: Words, keys: list[Address]) -> Address:
     """Words for a segment whose numbers depend on these registers; none is known yet."""
     listed, seen = words.put(*keys), words.put(*[-1] * len(keys))
-    place = words.put(*[0] * SEGMENT_WORDS)
+    address = words.put(*[0] * SEGMENT_WORDS)
     for field, word in ((Field.KEYS, len(keys)), (Field.KEY, listed), (Field.SEEN, seen)):
-        words.change(place + field, word)
-    return place
+        words.change(address + field, word)
+    return address

@@ -48,7 +48,7 @@ class ValueCode:
         self._work_per_byte = max(1, round(WORK_PER_OPERATION * flops / moved))
         self._words = Words()
         self._numbers = Numbers(self._words)
-        self._places: dict[int, Address] = {}
+        self._addresses: dict[int, Address] = {}
         self._constants = frozenset(number for number, _ in program.constants)
         self._dying: frozenset[int] = frozenset()  # values that an instruction is the last to read
         self._work: list[tuple[PythonWork, Path, bool]] = []
@@ -64,9 +64,9 @@ class ValueCode:
             self._numbers.registers[symbol] = self._words.put(-1)
         for number, value in enumerate(program.values):
             if value.is_native:
-                self._places[number] = self._described(value)
-        for number in self._constants & self._places.keys():
-            self._words.constants.append((self._places[number].position, number))
+                self._addresses[number] = self._described(value)
+        for number in self._constants & self._addresses.keys():
+            self._words.constants.append((self._addresses[number].position, number))
         self._pool = self._words.put(*[0] * VALUE_WORDS)
 
     def _described(self, value: Value) -> Address:
@@ -81,12 +81,12 @@ class ValueCode:
         size = numbers.largest([numbers.of(dim) for dim in self._program.pool])
         words.emit(Opcode.ALLOCATE, self._pool, numbers.address(size))
         for number, value in enumerate(self._program.values):
-            if value.slot is not None and number in self._places:
+            if value.slot is not None and number in self._addresses:
                 offset = numbers.address(numbers.of(value.slot.offset))
                 extents = [numbers.address(numbers.of(dim)) for dim in value.shape or ()]
                 listed = words.put(*extents)
-                place = self._places[number]
-                words.emit(Opcode.PLACE, place, self._pool, offset, len(extents), listed)
+                address = self._addresses[number]
+                words.emit(Opcode.PLACE, address, self._pool, offset, len(extents), listed)
 
     def _python(self, work: PythonWork) -> None:
         self._words.emit(Opcode.PYTHON, len(self._work))
@@ -107,40 +107,40 @@ class ValueCode:
     def _copy(self, register: Address, number: Number) -> None:
         self._words.emit(Opcode.COPY, register, self._numbers.address(number))
 
-    def _bind(self, numbers: Iterable[int], known: set[str]) -> None:
+    def _bind(self, numbers: Iterable[int], bound_symbols: set[str]) -> None:
         """Symbols get their numbers from the shapes of values; other extents are checked."""
         native: list[int] = []
         for number in numbers:
-            if number in self._places:
+            if number in self._addresses:
                 native.append(number)
             elif not self._program.values[number].space:
-                self._bind_beside(number, known)
+                self._bind_beside(number, bound_symbols)
         bound: set[tuple[int, int]] = set()
         for number in native:
             for axis, dim in enumerate(self._program.values[number].shape or ()):
                 name = bare_symbol(dim)
-                if name is not None and name not in known:
-                    known.add(name)
+                if name is not None and name not in bound_symbols:
+                    bound_symbols.add(name)
                     bound.add((number, axis))
                     register = self._numbers.registers[name]
-                    self._words.emit(Opcode.EXTENT, register, self._places[number], axis)
+                    self._words.emit(Opcode.EXTENT, register, self._addresses[number], axis)
         self._numbers.forget()
         for number in native:
             for axis, dim in enumerate(self._program.values[number].shape or ()):
                 if (number, axis) in bound or isinstance(dim, Unknown):
                     continue
-                if known.issuperset(symbols_of(dim)):
+                if bound_symbols.issuperset(symbols_of(dim)):
                     expected = self._numbers.address(self._numbers.of(dim))
                     failure = self._failure(ShapeFailure(number, self._location))
-                    self._words.emit(Opcode.CHECK, self._places[number], axis, expected, failure)
+                    self._words.emit(Opcode.CHECK, self._addresses[number], axis, expected, failure)
 
-    def _bind_beside(self, number: int, known: set[str]) -> None:
+    def _bind_beside(self, number: int, bound_symbols: set[str]) -> None:
         """Symbols get their numbers from the shape of a value that native code does not hold."""
         registers: list[tuple[int, int]] = []
         for axis, dim in enumerate(self._program.values[number].shape or ()):
             name = bare_symbol(dim)
-            if name is not None and name not in known:
-                known.add(name)
+            if name is not None and name not in bound_symbols:
+                bound_symbols.add(name)
                 registers.append((axis, self._numbers.registers[name].position))
         if registers:
             self._python(ReadExtents(number, tuple(registers)))
@@ -149,8 +149,8 @@ class ValueCode:
         """Values become what others are."""
         others = []
         for target, source in zip(targets, sources, strict=True):
-            if target in self._places and source in self._places:
-                self._move(self._places[target], self._places[source], self._rank(target))
+            if target in self._addresses and source in self._addresses:
+                self._move(self._addresses[target], self._addresses[source], self._rank(target))
             elif target != source:
                 others.append((target, source))
         if others:
@@ -176,8 +176,8 @@ class ValueCode:
         for number in numbers:
             if self._program.values[number].slot is not None:
                 continue
-            if number in self._places and number not in self._constants:
-                self._words.emit(Opcode.FREE, self._places[number])
+            if number in self._addresses and number not in self._constants:
+                self._words.emit(Opcode.FREE, self._addresses[number])
             elif self._program.values[number].space:
                 on_device.append(number)
         if on_device:
@@ -185,14 +185,14 @@ class ValueCode:
 
     def _item(self, register: Address, value: int, index: int = 0) -> None:
         """An element of a value goes to a register."""
-        if value in self._places:
+        if value in self._addresses:
             size = self._itemsize(value)
             for axis, dim in enumerate(self._program.values[value].shape or ()):
                 if not isinstance(dim, int):  # which the verifier has looked at
                     failure = self._failure(ShapeFailure(value, self._location))
                     one = self._numbers.address(1)
-                    self._words.emit(Opcode.CHECK, self._places[value], axis, one, failure)
-            self._words.emit(Opcode.ITEM, register, self._places[value], size, index)
+                    self._words.emit(Opcode.CHECK, self._addresses[value], axis, one, failure)
+            self._words.emit(Opcode.ITEM, register, self._addresses[value], size, index)
         else:
             self._python(ReadItem(value, register.position))
 
@@ -200,9 +200,9 @@ class ValueCode:
         """A tensor of one element becomes the number in a register.
 
         Its memory is new each time: what shares the old one keeps the old number."""
-        place, size = self._places[value], self._itemsize(value)
-        self._words.emit(Opcode.ALLOCATE, place, self._numbers.address(size))
-        self._words.emit(Opcode.SCALAR, place, register, size)
+        address, size = self._addresses[value], self._itemsize(value)
+        self._words.emit(Opcode.ALLOCATE, address, self._numbers.address(size))
+        self._words.emit(Opcode.SCALAR, address, register, size)
 
 
 def _symbols(program: Program) -> Iterator[str]:

@@ -33,9 +33,9 @@ class Guard:
     location: Location | None = None
     message: str = ""
 
-    def bound(self, known: Mapping[AnyDim, int]) -> Guard:
+    def bound(self, sizes: Mapping[AnyDim, int]) -> Guard:
         """The same with numbers."""
-        return replace(self, extent=known[self.extent], count=known[self.count])
+        return replace(self, extent=sizes[self.extent], count=sizes[self.count])
 
     def refusal(self, index: int) -> EvaluationError:
         """What to raise for an index outside."""

@@ -45,12 +45,12 @@ class Numbers:
         name = bare_symbol(dim)
         if name is not None:
             return self.registers[name]
-        known = self._computed.get(dim)
-        if known is None:
+        computed = self._computed.get(dim)
+        if computed is None:
             if not isinstance(dim, IndexExpr):
                 raise InternalError("the size of something native is unknown")
-            known = self._computed[dim] = self._sum(dim)
-        return known
+            computed = self._computed[dim] = self._sum(dim)
+        return computed
 
     def address(self, number: Number) -> Address:
         """Where a number is."""
@@ -113,13 +113,13 @@ class Numbers:
         if not atom.is_call:
             return self.registers[atom.name]
         key = IndexExpr((((atom,), 1),))
-        known = self._computed.get(key)
-        if known is None:
-            known, *others = (self.of(argument) for argument in atom.arguments)
+        computed = self._computed.get(key)
+        if computed is None:
+            computed, *others = (self.of(argument) for argument in atom.arguments)
             for other in others:
-                known = self._operation(_OPCODES[atom.name], known, other)
-            self._computed[key] = known
-        return known
+                computed = self._operation(_OPCODES[atom.name], computed, other)
+            self._computed[key] = computed
+        return computed
 
     def _operation(self, opcode: Opcode, left: Number, right: Number) -> Address:
         result = self._words.put(0)

@@ -149,8 +149,10 @@ def _best_fit(lifetimes: Sequence[Lifetime[int]], rank: _Rank) -> list[int]:
         lifetime = lifetimes[index]
         alive = (firsts[:number] <= lifetime.last) & (lasts[:number] >= lifetime.first)
         others = [order[other] for other in np.flatnonzero(alive)]
-        taken = sorted((offsets[other], offsets[other] + lifetimes[other].size) for other in others)
-        offsets[index] = _tightest_gap(taken, lifetime.size)
+        intervals = sorted(
+            (offsets[other], offsets[other] + lifetimes[other].size) for other in others
+        )
+        offsets[index] = _tightest_gap(intervals, lifetime.size)
     return offsets
 
 
@@ -200,9 +202,9 @@ class _FreeBlocks:
                 self._remove(start, self._end - start)
             self._end = start + size
             return start
-        found, offset = self._by_size[number]
-        self._remove(offset, found)
-        self.add(offset + size, found - size)
+        free_bytes, offset = self._by_size[number]
+        self._remove(offset, free_bytes)
+        self.add(offset + size, free_bytes - size)
         return offset
 
     def _remove(self, offset: int, size: int) -> int:
@@ -211,9 +213,9 @@ class _FreeBlocks:
         return size
 
 
-def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+def _tightest_gap(intervals: Sequence[tuple[int, int]], size: int) -> int:
     best, best_gap, end = -1, -1, 0
-    for start, stop in taken:
+    for start, stop in intervals:
         gap = start - end
         if gap >= size and (best < 0 or gap < best_gap):
             best, best_gap = end, gap

@@ -96,7 +96,7 @@ class _Merger:
         self.constants: list[tuple[int, Array]] = []
         self.objects = dict.fromkeys(general.objects)
         self.pool = dict.fromkeys(general.pool)
-        self._known: dict[object, Array] = {}
+        self._shared: dict[object, Array] = {}
         self._share(general.constants, range(len(self.values)))
 
     def add(self, values: Sequence[Value]) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class _Merger:
         if array.nbytes < _SHARED_BYTES or not array.flags.c_contiguous or array.dtype.hasobject:
             return array
         digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest()
-        return self._known.setdefault((array.dtype, array.shape, digest), array)
+        return self._shared.setdefault((array.dtype, array.shape, digest), array)
 
 
 @dataclass(frozen=True)

@@ -147,11 +147,11 @@ class _Verifier:
     def _pool(self) -> None:
         """What lies in the program's pool lies there from the beginning, when only the inputs have
         told anything."""
-        known = {name for value in self._program.inputs for name in _bound(value)}
-        _require_known(self._program.pool, known)
+        bound = {name for value in self._program.inputs for name in _bound(value)}
+        _require_known(self._program.pool, bound)
         for value in self._program.values:
             if value.slot is not None:
-                _require_known((value.slot.offset, value.slot.nbytes), known)
+                _require_known((value.slot.offset, value.slot.nbytes), bound)
 
     def _make(self, number: int, available: set[int]) -> None:
         if not 0 <= number < len(self._program.values):
@@ -161,15 +161,15 @@ class _Verifier:
         self._all.add(number)
         available.add(number)
 
-    def _block(self, block: Block, available: set[int], known: set[str], depth: int = 0) -> None:
+    def _block(self, block: Block, available: set[int], bound: set[str], depth: int = 0) -> None:
         if depth > _DEEPEST:
             raise ProgramError(f"blocks are nested more than {_DEEPEST} deep")
         for number in block.inputs:
             self._make(number, available)
-            known |= _bound(self._program.values[number])
+            bound |= _bound(self._program.values[number])
         for instruction in block.instructions:
             try:
-                self._instruction(instruction, available, known, depth)
+                self._instruction(instruction, available, bound, depth)
             except ProgramError as error:
                 raise error.at(getattr(instruction, "location", None)) from None
         self._read(block.outputs, available)
@@ -180,49 +180,49 @@ class _Verifier:
                 raise ProgramError(f"the value {number} is read before it is made")
 
     def _instruction(
-        self, instruction: Instruction, available: set[int], known: set[str], depth: int
+        self, instruction: Instruction, available: set[int], bound: set[str], depth: int
     ) -> None:
         self._read(reads(instruction), available)
         _check_arity(instruction)
         check_types(instruction, self._program.values)
         match instruction:
             case Segment():
-                self._segment(instruction, available, known)
+                self._segment(instruction, available, bound)
             case BindSymbol():
-                known.add(instruction.symbol)
+                bound.add(instruction.symbol)
             case SizeFunction():
-                self._size_function(instruction, known)
+                self._size_function(instruction, bound)
             case ListOp():
-                _require_known((instruction.chunk, *(instruction.sizes or ())), known)
+                _require_known((instruction.chunk, *(instruction.sizes or ())), bound)
             case RegionCall() | Evaluate():
                 self._memory(instruction)
             case Transfer():
                 self._transfer(instruction)
             case Switch():
-                missing = [name for name in instruction.symbols if name not in known]
+                missing = [name for name in instruction.symbols if name not in bound]
                 if missing:
                     raise ProgramError(f"nothing tells the number of '{missing[0]}'")
             case _:
                 pass
         for block in blocks(instruction):
-            self._block(block, set(available), set(known), depth + 1)
+            self._block(block, set(available), set(bound), depth + 1)
         for number in writes(instruction):
             self._make(number, available)
-            known |= _bound(self._program.values[number])
+            bound |= _bound(self._program.values[number])
 
-    def _size_function(self, step: SizeFunction, known: set[str]) -> None:
+    def _size_function(self, step: SizeFunction, bound: set[str]) -> None:
         for one in step.numbers:
             value = self._program.values[one.value]
             if value.dtype is None or not value.dtype.is_integer or one.index < 0:
                 raise ProgramError(f"the value {one.value} holds no integers to tell sizes")
             if not value.is_static or one.index >= value.size:
                 raise ProgramError(f"the value {one.value} has no element {one.index}")
-            known |= {one.positive, one.negative}
+            bound |= {one.positive, one.negative}
         for name, dim in step.lets:
-            _require_known([dim], known)
-            known.add(name)
+            _require_known([dim], bound)
+            bound.add(name)
         for check in step.checks:
-            _require_known(dims_of_test(check.test), known)
+            _require_known(dims_of_test(check.test), bound)
 
     def _memory(self, step: RegionCall | Evaluate) -> None:
         values = [self._program.values[number] for number in (*step.inputs, *step.outputs)]
@@ -239,7 +239,7 @@ class _Verifier:
         if host.dtype != device.dtype or not _may_agree(host.shape, device.shape):
             raise ProgramError(f"{step.region}: a transfer changes the type of a value")
 
-    def _segment(self, segment: Segment, available: set[int], known: set[str]) -> None:
+    def _segment(self, segment: Segment, available: set[int], bound: set[str]) -> None:
         own = {*segment.inputs, *segment.outputs, *self._constants.keys()}
         own |= set() if segment.guard_indices is None else {segment.guard_indices}
         pools = (self._program.pool, *segment.pools)
@@ -265,8 +265,8 @@ class _Verifier:
         unknown = {
             name for dim in segment_dims(segment, self._program.values) for name in symbols_of(dim)
         }
-        if not unknown <= known:
-            raise ProgramError(f"{sorted(unknown - known)} have no number when a segment begins")
+        if not unknown <= bound:
+            raise ProgramError(f"{sorted(unknown - bound)} have no number when a segment begins")
 
     def _guards(self, segment: Segment) -> None:
         number, count = segment.guard_indices, len(segment.guards)
@@ -277,8 +277,8 @@ class _Verifier:
             raise ProgramError(f"no value tells what {count} guards have found")
 
 
-def _require_known(dims: Iterable[AnyDim], known: set[str]) -> None:
-    unknown = {name for dim in dims for name in symbols_of(dim)} - known
+def _require_known(dims: Iterable[AnyDim], bound: set[str]) -> None:
+    unknown = {name for dim in dims for name in symbols_of(dim)} - bound
     if unknown:
         raise ProgramError(f"{sorted(unknown)} have no number when sizes are computed")
 

@@ -61,12 +61,12 @@ class Words:
             self.words.append(word)
         return start
 
-    def change(self, place: Address, word: int | Address) -> None:
+    def change(self, address: Address, word: int | Address) -> None:
         """Other data in a place that held a number."""
         if isinstance(word, Address):
-            self.addresses.append(place.position)
+            self.addresses.append(address.position)
             word = word.position
-        self.words[place.position] = word
+        self.words[address.position] = word
 
     def emit(self, opcode: Opcode, *operands: Operand) -> None:
         """An instruction behind the last."""

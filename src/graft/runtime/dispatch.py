@@ -69,15 +69,15 @@ class SizeTable:
         self.ready: dict[Shapes, Sizes] = {}
         self._lock = threading.Lock()
         self._extents = self._written_out(executor)
-        places = executor.linked.image.values
+        addresses = executor.linked.image.values
         inputs = [(n, executor.program.values[n].shape) for n in executor.program.body.inputs]
         self._positions = [
-            places[number] + VALUE_WORDS + axis
+            addresses[number] + VALUE_WORDS + axis
             for number, dims in inputs
-            if number in places and dims is not None
+            if number in addresses and dims is not None
             for axis in range(len(dims))
         ]
-        self._owners = [(places[number] + Field.OWNER, 0) for number, _ in executor.sized]
+        self._owners = [(addresses[number] + Field.OWNER, 0) for number, _ in executor.sized]
         self._allocators = [
             (number, partial(_allocator, executor.context.results, value))
             for number, value in executor.sized
@@ -112,7 +112,7 @@ class SizeTable:
     def _written_out(self, executor: Executor) -> Callable[..., Any]:
         """Shapes of the inputs in; extents for the frame and shapes of the outputs out. Written out
         for this program, since in a model whose sizes grow every run has new ones."""
-        program, places = executor.program, executor.linked.image.values
+        program, addresses = executor.program, executor.linked.image.values
         names: dict[str, object] = {"refuse": _refuse_extent, "Extents": Extents}
         symbols: dict[str, str] = {}  # and the variables that hold their numbers
         lines, tests, extents = [], [], []
@@ -122,12 +122,12 @@ class SizeTable:
                 continue
             variables = [f"a{position}_{axis}" for axis in range(len(dims))]
             lines.append(f"[{', '.join(variables)}] = s{position}")
-            extents += variables if number in places else []
+            extents += variables if number in addresses else []
             for dim, variable in zip(dims, variables, strict=True):
                 name = bare_symbol(dim)
-                known = str(dim) if isinstance(dim, int) else symbols.get(name or "")
-                if known is not None:
-                    tests.append(f"{variable} == {known}")
+                expected = str(dim) if isinstance(dim, int) else symbols.get(name or "")
+                if expected is not None:
+                    tests.append(f"{variable} == {expected}")
                 elif name is not None:
                     symbols[name] = variable
         if tests:
@@ -184,7 +184,7 @@ class Dispatcher:
 
     def __init__(self, executor: Executor) -> None:
         self._executor, self._program = executor, executor.program
-        self._places = executor.linked.image.values
+        self._addresses = executor.linked.image.values
         self._table = SizeTable(executor)
         # The outputs that can be wherever the caller wants them; others are copied from the frame.
         self._sized = [number for number, _ in executor.sized]
@@ -234,15 +234,15 @@ class Dispatcher:
         ]
         beside = []  # inputs that are not in the frame
         for position, number in enumerate(body.inputs):
-            if number in self._places:
-                place = self._places[number] + Field.DATA
-                lines.append(f"words[{place}] = address_of(x{position})")
+            if number in self._addresses:
+                address = self._addresses[number] + Field.DATA
+                lines.append(f"words[{address}] = address_of(x{position})")
             else:
                 beside.append(f"{number}: x{position}")
         before, after = self._output_lines()
         # A run that fails does not give its frame back; the next one makes another.
         lines += [*before, "status = execute(frame.base)"]
-        if beside or any(number not in self._places for number in body.outputs):
+        if beside or any(number not in self._addresses for number in body.outputs):
             lines += [f"run = finish(frame, status, {{{', '.join(beside)}}})"]
         else:  # what the run holds is needed until results have been copied
             lines += ["if status:", "    run = finish(frame, status, {})"]
@@ -254,17 +254,17 @@ class Dispatcher:
         """What is done for outputs before a run, and after it."""
         before, after = ["allocate = sizes.allocate"] if self._sized else [], []
         for number in dict.fromkeys(self._program.body.outputs):
-            if number not in self._places:
+            if number not in self._addresses:
                 after += [f"r{number} = run.values.objects[{number}]"]
                 continue
-            place = self._places[number] + Field.DATA
+            address = self._addresses[number] + Field.DATA
             if number in self._sized:
                 before += [
                     f"r{number} = allocate[{number}]()",
-                    f"words[{place}] = address_of(r{number})",
+                    f"words[{address}] = address_of(r{number})",
                 ]
             else:
-                before += [f"if not words[{place + Field.OWNER}]:", f"    words[{place}] = 0"]
+                before += [f"if not words[{address + Field.OWNER}]:", f"    words[{address}] = 0"]
                 after += [f"r{number} = frame.copied({number})"]
         return before, after
 
@@ -305,7 +305,7 @@ class Dispatcher:
         sizes.write(frame)
         arrays = [*zip(body.inputs, inputs, strict=True), *results.items()]
         for number, array in arrays:
-            frame.words[self._places[number] + Field.DATA] = address_of(array)
+            frame.words[self._addresses[number] + Field.DATA] = address_of(array)
         ordered = [results[number] for number in body.outputs]
         execute, base, finish = frame.execute, frame.base, partial(_finish, executor)
         lock = threading.Lock()

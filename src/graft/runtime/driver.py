@@ -74,9 +74,9 @@ def driver_text(triple: str) -> str:
     """The driver as LLVM IR."""
     name, _, system = triple.partition("-")
     if name not in _ARCHITECTURES or "linux" not in system:
-        known = ", ".join(_ARCHITECTURES)
+        names = ", ".join(_ARCHITECTURES)
         raise UnsupportedError(
-            f"the run time has no driver for '{triple}'", hint=f"it runs on Linux on {known}"
+            f"the run time has no driver for '{triple}'", hint=f"it runs on Linux on {names}"
         )
     architecture = _ARCHITECTURES[name]
     text = _TEXT.substitute(

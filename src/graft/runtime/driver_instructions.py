@@ -260,7 +260,7 @@ def _allocate_value(code: Code, operands: Operands) -> None:
     operands.provide(operands[0], code.load(operands[1]))
 
 
-def _place(code: Code, operands: Operands) -> None:
+def _write_block(code: Code, operands: Operands) -> None:
     value, pool = operands[0], operands[1]
     put_word(code, word_of(code, pool, Value.DATA) + code.load(operands[2]), value, Value.DATA)
     _gather(code, extents_of(value), operands[4], operands[3])
@@ -295,7 +295,7 @@ _OPERATIONS: dict[Opcode, Callable[[Code, Operands], None]] = {
     Opcode.ROW: _row,
     Opcode.AXIS: _axis,
     Opcode.ALLOCATE: _allocate_value,
-    Opcode.PLACE: _place,
+    Opcode.PLACE: _write_block,
     **LIST_OPERATIONS,
 }
 
@@ -335,8 +335,8 @@ def _execute() -> str:
     return code.text
 
 
-def _execute_segment(code: Code, frame: Word, place: Variable) -> None:
-    pc = place.now
+def _execute_segment(code: Code, frame: Word, pc_variable: Variable) -> None:
+    pc = pc_variable.now
     segment = code.load(pc, WORD)
     status = code.call("graft.segment", frame, segment)
     again = status.is_("eq", Status.PAUSE) | status.is_("eq", Status.START)
@@ -344,7 +344,7 @@ def _execute_segment(code: Code, frame: Word, place: Variable) -> None:
     with code.when(status.is_("ne", Status.DONE)):
         put_word(code, again.choose(pc, after), frame, Header.PC)
         code.give(status)
-    place.become(after)
+    pc_variable.become(after)
     with code.when(word_of(code, frame, Header.TIMES).is_("ne", 0)):
         put_word(code, after, frame, Header.PC)
         put_word(code, word_of(code, segment, Segment.NUMBER), frame, Header.DETAIL)
@@ -363,7 +363,7 @@ def _spend(code: Code, frame: Word, pc: Word) -> None:
         code.give(Status.PAUSE)
 
 
-def _jumps(code: Code, frame: Word, opcode: Word, pc: Word, place: Variable) -> None:
+def _jumps(code: Code, frame: Word, opcode: Word, pc: Word, pc_variable: Variable) -> None:
     def operand(number: int) -> Word:
         return code.load(pc, (1 + number) * WORD)
 
@@ -371,14 +371,14 @@ def _jumps(code: Code, frame: Word, opcode: Word, pc: Word, place: Variable) -> 
         return pc + (1 + kind.operands) * WORD
 
     with code.when(opcode.is_("eq", Opcode.JUMP)):
-        place.become(operand(0))
+        pc_variable.become(operand(0))
     with code.when(opcode.is_("eq", Opcode.DIFFER)):
         differ = code.load(operand(0)).is_("ne", code.load(operand(1)))
-        place.become(differ.choose(operand(2), after(Opcode.DIFFER)))
+        pc_variable.become(differ.choose(operand(2), after(Opcode.DIFFER)))
     with code.when(opcode.is_("eq", Opcode.CHANGED)):
         known = code.call("graft.known", operand(0))
-        place.become(known.is_("ne", 0).choose(operand(1), after(Opcode.CHANGED)))
+        pc_variable.become(known.is_("ne", 0).choose(operand(1), after(Opcode.CHANGED)))
     with code.when(opcode.is_("eq", Opcode.UPTO)):
         _spend(code, frame, pc)
         reached = code.load(operand(0)).is_("sge", code.load(operand(1)))
-        place.become(reached.choose(operand(2), after(Opcode.UPTO)))
+        pc_variable.become(reached.choose(operand(2), after(Opcode.UPTO)))

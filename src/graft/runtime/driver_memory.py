@@ -70,19 +70,19 @@ def _allocate() -> str:
     frame, size = code["frame"], code["bytes"]
     with code.when(size.is_("ugt", word_of(code, frame, Header.LIMIT))):  # or less than nothing
         code.give(0)
-    place = code.variable(frame + Header.FREE * WORD)  # the word that leads to the buffer
+    link = code.variable(frame + Header.FREE * WORD)  # the word that leads to the buffer
     with code.repeat() as loop:
-        buffer = code.load(place.now)
+        buffer = code.load(link.now)
         code.leave(loop, buffer.is_("eq", 0))
         capacity = word_of(code, buffer, Buffer.CAPACITY)
         fits = capacity.is_("sge", size)
         is_close = capacity.is_("sle", size * 2 + 4096)
         with code.when(fits & is_close):
-            code.store(word_of(code, buffer, Buffer.NEXT), place.now)
+            code.store(word_of(code, buffer, Buffer.NEXT), link.now)
             put_word(code, 1, buffer, Buffer.REFERENCES)
             put_word(code, 0, buffer, Buffer.WIDTH)
             code.give(buffer + BUFFER_BYTES)
-        place.become(buffer + Buffer.NEXT * WORD)
+        link.become(buffer + Buffer.NEXT * WORD)
     capacity = (size + (size >> 3) + (ALIGNMENT - 1)) & -ALIGNMENT
     total = capacity + BUFFER_BYTES
     memory = code.make("ptr", f"call ptr @aligned_alloc(i64 {ALIGNMENT}, i64 {total.text})")

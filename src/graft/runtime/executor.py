@@ -70,12 +70,12 @@ class Executor:
     def __call__(
         self,
         inputs: Sequence[Any],
-        given: Mapping[int, Array] = _NOTHING,
+        buffers: Mapping[int, Array] = _NOTHING,
         recorder: Recorder | None = None,
     ) -> list[Any]:
         """Run on the inputs in order; `given` are arrays that outputs may be written into, by
         their numbers."""
-        return self.devices.run(partial(self._attempt, inputs, given, recorder))
+        return self.devices.run(partial(self._attempt, inputs, buffers, recorder))
 
     def profile(self, inputs: Sequence[Any]) -> Profile:
         """Run once and measure every instruction that takes time."""
@@ -91,23 +91,23 @@ class Executor:
     def run_in(
         self,
         frame: Frame,
-        given: Mapping[int, Array] = _NOTHING,
+        buffers: Mapping[int, Array] = _NOTHING,
         devices: Mapping[str, Device] | None = None,
         recorder: Recorder | None = None,
     ) -> Run:
         """A run that works in a frame."""
         at_hand = self.devices.at_hand if devices is None else devices
-        return Run(Values(frame, self._constants), given, at_hand, recorder)
+        return Run(Values(frame, self._constants), buffers, at_hand, recorder)
 
     def _attempt(
         self,
         inputs: Sequence[Any],
-        given: Mapping[int, Array],
+        buffers: Mapping[int, Array],
         recorder: Recorder | None,
         devices: Mapping[str, Device],
     ) -> list[Any]:
         frame = self.take_frame()
-        run = self.run_in(frame, given, devices, recorder)
+        run = self.run_in(frame, buffers, devices, recorder)
         try:
             self._enter(inputs, run)
             presets = self._preset(inputs, run)
@@ -132,8 +132,8 @@ class Executor:
             array = data if type(data) is np.ndarray else np.asarray(data)
             assert value.dtype is not None
             if array.dtype != value.dtype.numpy:
-                given = f"'{value.name}' is {array.dtype} where {value.dtype} is wanted"
-                raise UserError(given)
+                buffers = f"'{value.name}' is {array.dtype} where {value.dtype} is wanted"
+                raise UserError(buffers)
             if array.ndim != len(value.shape or ()):
                 raise _user_error(misshapen(value.name, array.shape, value.shape or ()))
             run.values.put(number, ready(array, value.alignment))
@@ -309,11 +309,11 @@ class EvaluatedProgram:
     def __call__(
         self,
         inputs: Sequence[Any],
-        given: Mapping[int, Array] = _NOTHING,
+        buffers: Mapping[int, Array] = _NOTHING,
         recorder: Recorder | None = None,
     ) -> list[Any]:
         """Run on the inputs in order; `given` is for programs that kernels write results of."""
-        del given
+        del buffers
         body = self.program.body
         values: dict[int, Any] = {**dict(self.program.constants)}
         values.update(zip(body.inputs, inputs, strict=True))

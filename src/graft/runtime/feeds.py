@@ -26,8 +26,8 @@ class InputSlot:
 
     def __init__(self, value: Value) -> None:
         self._value = value
-        known = value.dtype is not None and value.shape is not None
-        self._dtype = value.dtype.numpy if value.dtype is not None and known else None
+        is_typed = value.dtype is not None and value.shape is not None
+        self._dtype = value.dtype.numpy if value.dtype is not None and is_typed else None
         self._rank = len(value.shape or ())
         numbered = enumerate(value.shape or ())
         self._fixed = [(axis, dim) for axis, dim in numbered if isinstance(dim, int)]
@@ -131,26 +131,27 @@ def no_memory(detail: str) -> EvaluationError:
     )
 
 
-def chosen(names: Iterable[str], known: Sequence[str]) -> list[int]:
+def chosen(names: Iterable[str], output_names: Sequence[str]) -> list[int]:
     """The positions of named outputs; refuses names that are none's."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise UserError(
-            f"output names are None or a list, not {names!r}", hint=f"outputs: {_listed(known)}"
+            f"output names are None or a list, not {names!r}",
+            hint=f"outputs: {_listed(output_names)}",
         )
     try:
-        return [known.index(name) for name in names]
+        return [output_names.index(name) for name in names]
     except ValueError:
-        unknown = next(name for name in names if name not in known)
-    raise UserError(f"there is no output '{unknown}'", hint=f"outputs: {_listed(known)}")
+        unknown = next(name for name in names if name not in output_names)
+    raise UserError(f"there is no output '{unknown}'", hint=f"outputs: {_listed(output_names)}")
 
 
-def refuse_names(feeds: Mapping[str, Any], known: Sequence[str]) -> None:
+def refuse_names(feeds: Mapping[str, Any], input_names: Sequence[str]) -> None:
     """Refuse feeds that lack an input, or that are for none."""
-    hint = f"inputs: {_listed(known)}"
+    hint = f"inputs: {_listed(input_names)}"
     for name in feeds:
-        if name not in known:
+        if name not in input_names:
             raise UserError(f"there is no input '{name}'", hint=hint)
-    for name in known:
+    for name in input_names:
         if name not in feeds:
             raise UserError(f"the input '{name}' is missing", hint=hint)
 

@@ -72,8 +72,8 @@ class LinkedImage:
         words[Header.MEETING] = int(MEETING * rate)
         self.words = words
         # Where outputs are that are neither inputs nor constants.
-        given = {*program.body.inputs, *(number for number, _ in program.constants)}
-        outputs = {*program.body.outputs} - given
+        external = {*program.body.inputs, *(number for number, _ in program.constants)}
+        outputs = {*program.body.outputs} - external
         self.own_outputs = [image.values[n] for n in outputs if n in image.values]
 
 
@@ -152,10 +152,13 @@ class Frame:
 
     def store(self, number: int, array: Array) -> None:
         """Let a value be a copy of an array, in a buffer that goes when nobody needs it."""
-        place = self._buffer(array)
+        pointer = self._buffer(array)
         self.put(number, array)
         position, words = self.image.values[number], self.words
-        words[position + Field.DATA], words[position + Field.OWNER] = place, place - BUFFER_BYTES
+        words[position + Field.DATA], words[position + Field.OWNER] = (
+            pointer,
+            pointer - BUFFER_BYTES,
+        )
 
     def store_list(self, number: int, arrays: Sequence[Array]) -> None:
         """Let a list be copies of arrays, in buffers that go when nobody needs them."""
@@ -169,20 +172,20 @@ class Frame:
             row[Field.DATA] = self._buffer(np.ascontiguousarray(array))
             row[Field.OWNER] = row[Field.DATA] - BUFFER_BYTES
             row[VALUE_WORDS:] = array.shape
-        place, position = self._buffer(words), self.image.values[number]
-        head = (ctypes.c_int64 * (BUFFER_BYTES // _WORD)).from_address(place - BUFFER_BYTES)
+        pointer, position = self._buffer(words), self.image.values[number]
+        head = (ctypes.c_int64 * (BUFFER_BYTES // _WORD)).from_address(pointer - BUFFER_BYTES)
         head[Buffer.ELEMENTS], head[Buffer.WIDTH] = words.shape[0], words.shape[1] * _WORD
-        self.words[position + Field.DATA] = place
-        self.words[position + Field.OWNER] = place - BUFFER_BYTES
+        self.words[position + Field.DATA] = pointer
+        self.words[position + Field.OWNER] = pointer - BUFFER_BYTES
         self.words[position + VALUE_WORDS] = len(arrays)
 
     def _buffer(self, array: Array) -> int:
         """The address of a new buffer with an array's elements."""
-        place = self._linked.allocate(self.base, array.nbytes)
-        if not place:
+        pointer = self._linked.allocate(self.base, array.nbytes)
+        if not pointer:
             raise EvaluationError(f"there is no memory for {array.nbytes} bytes")
-        ctypes.memmove(place, address_of(array), array.nbytes)
-        return place
+        ctypes.memmove(pointer, address_of(array), array.nbytes)
+        return pointer
 
     def _list(self, number: int, element: tuple[DType, int]) -> list[Array]:
         """The tensors of a list, as long as nothing else is there."""
@@ -221,8 +224,8 @@ class Frame:
     def symbols(self) -> Mapping[str, int]:
         """What symbols stand for."""
         registers = self.image.registers.items()
-        known = {name: self.words[position] for name, position in registers}
-        return {name: number for name, number in known.items() if number >= 0}
+        sizes = {name: self.words[position] for name, position in registers}
+        return {name: number for name, number in sizes.items() if number >= 0}
 
 
 def _view(frame: Frame, address: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:

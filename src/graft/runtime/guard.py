@@ -72,9 +72,9 @@ class Policy:
             raise UserError(f"deadline={self.deadline}: a region needs some time to answer")
 
 
-def _refuse_other(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UserError(f"{name} is one of {', '.join(known)}, not '{value}'")
+def _refuse_other(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise UserError(f"{name} is one of {', '.join(choices)}, not '{value}'")
 
 
 class AbandonedError(Exception):
@@ -196,9 +196,9 @@ class Guard:
             self.device_breaker.fail(at_once=True, is_over=is_over)
         else:
             self.device_breaker.succeed()  # it did answer
-        warn_user(self._told(region, fault, reason), RegionWarning)
+        warn_user(self._message(region, fault, reason), RegionWarning)
 
-    def _told(self, region: Region, fault: Fault, reason: str) -> str:
+    def _message(self, region: Region, fault: Fault, reason: str) -> str:
         """What happened, in a sentence."""
         if fault is Fault.NOT_LOADED:  # nothing has failed: something is missing here
             return f"the region '{region.name}' runs on the host: {reason}"

@@ -74,20 +74,20 @@ class JsonGraph:
 
 def pack(description: Mapping[str, Any], constants: Mapping[str, Array]) -> bytes:
     """A description and constants as one blob."""
-    places: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     offset = 0
     for name, array in constants.items():
         shape = list(array.shape)
-        places[name] = {"dtype": dtype_of(array.dtype), "shape": shape, "offset": offset}
+        entries[name] = {"dtype": dtype_of(array.dtype), "shape": shape, "offset": offset}
         offset = aligned_size(offset + array.nbytes)
-    text = json.dumps({**description, "constants": places}).encode()
+    text = json.dumps({**description, "constants": entries}).encode()
     start = aligned_size(len(MAGIC) + 8 + len(text))
     blob = bytearray(start + offset)
     blob[: len(MAGIC)] = MAGIC
     blob[len(MAGIC) : len(MAGIC) + 8] = len(text).to_bytes(8, "little")
     blob[len(MAGIC) + 8 : len(MAGIC) + 8 + len(text)] = text
     for name, array in constants.items():
-        at = start + places[name]["offset"]
+        at = start + entries[name]["offset"]
         blob[at : at + array.nbytes] = np.ascontiguousarray(array).tobytes()
     return bytes(blob)
 
@@ -102,7 +102,7 @@ def unpack(blob: bytes | memoryview) -> JsonGraph:
     described = json.loads(bytes(view[body : body + length]))
     start = aligned_size(body + length)
     constants = {
-        name: _constant(view[start:], place) for name, place in described["constants"].items()
+        name: _constant(view[start:], entry) for name, entry in described["constants"].items()
     }
     return JsonGraph(
         tuple(_tensor(item) for item in described["inputs"]),
@@ -112,10 +112,10 @@ def unpack(blob: bytes | memoryview) -> JsonGraph:
     )
 
 
-def _constant(data: memoryview, place: Mapping[str, Any]) -> Array:
-    dtype, shape = DType(place["dtype"]).numpy, tuple(place["shape"])
+def _constant(data: memoryview, entry: Mapping[str, Any]) -> Array:
+    dtype, shape = DType(entry["dtype"]).numpy, tuple(entry["shape"])
     count = math.prod(shape)
-    array = np.frombuffer(data, dtype, count, place["offset"]) if count else np.empty(0, dtype)
+    array = np.frombuffer(data, dtype, count, entry["offset"]) if count else np.empty(0, dtype)
     return array.reshape(shape)
 
 
@@ -240,17 +240,17 @@ class Interpreter:
     ) -> BackendError:
         """What a kernel raised, as an error that names the call among those of the region."""
         parts = f" ({'+'.join(node.ops)})" if node.ops not in ((), (node.op,)) else ""
-        made = ", ".join(f"%{tensor.name}" for tensor in node.outputs)
-        what = f"the kernel '{node.op}'{parts} for {made}"
+        result_names = ", ".join(f"%{tensor.name}" for tensor in node.outputs)
+        what = f"the kernel '{node.op}'{parts} for {result_names}"
         kernel = self.kernels.get(node.op, action)
         return author_error(what, kernel, error, array_types(operands))
 
 
-def _check_parameters(kernel: Kernel, node: JsonNode, known: Mapping[str, Any]) -> None:
+def _check_parameters(kernel: Kernel, node: JsonNode, arguments: Mapping[str, Any]) -> None:
     """Refuse a kernel that needs what a node has not."""
     for one in _parameters(kernel, len(node.inputs)):
         needed = one.kind is not Parameter.VAR_KEYWORD and one.default is Parameter.empty
-        if needed and one.name not in known:
+        if needed and one.name not in arguments:
             operators = "+".join(node.ops) or node.op
             attrs = ", ".join(node.attrs) or "no attributes"
             raise TypeError(

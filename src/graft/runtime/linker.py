@@ -129,8 +129,8 @@ def _laid_out(
         for number, file in enumerate(objects):
             for index, section in _loaded(file):
                 if fits(section.flags):
-                    place = layout.reserve(section.size, section.alignment)
-                    layout.sections[number, index] = place
+                    where = layout.reserve(section.size, section.alignment)
+                    layout.sections[number, index] = where
         if access & mmap.PROT_EXEC:
             layout.stubs = {name: layout.reserve(_STUB_BYTES, _STUB_BYTES) for name in imports}
         elif not access & mmap.PROT_WRITE:
@@ -173,11 +173,11 @@ class _Writer:
         }
 
     def write(self) -> None:
-        for name, place in self._layout.stubs.items():
-            self._put(place, _JUMP + struct.pack("<Q", self._imports[name]))
-        for (number, index), place in self._layout.words.items():
+        for name, where in self._layout.stubs.items():
+            self._put(where, _JUMP + struct.pack("<Q", self._imports[name]))
+        for (number, index), where in self._layout.words.items():
             address = self._address(number, self._objects[number].symbols[index])
-            self._put(place, struct.pack("<Q", address))
+            self._put(where, struct.pack("<Q", address))
         for number, file in enumerate(self._objects):
             for index, section in _loaded(file):
                 self._put(self._layout.sections[number, index], section.data)
@@ -189,20 +189,20 @@ class _Writer:
 
     def _relocate(self, number: int, start: int, section: Section, one: Relocation) -> None:
         symbol = self._objects[number].symbols[one.symbol]
-        place = start + one.offset
+        where = start + one.offset
         form = "<Q" if one.kind == _ADDRESS else "<i"
         if one.offset + struct.calcsize(form) > section.size:
             raise UserError("this object code is damaged: a relocation lies outside its section")
         if one.kind == _ADDRESS:
             value = (self._address(number, symbol) + one.addend) % (1 << 64)
         elif one.kind in _INDIRECT:
-            value = self._layout.words[number, one.symbol] + one.addend - place
+            value = self._layout.words[number, one.symbol] + one.addend - where
         else:
             goal = self._layout.stubs.get(symbol.name)
             if goal is None:
                 goal = self._address(number, symbol) - self._base
-            value = goal + one.addend - place
-        self._put(place, struct.pack(form, value))
+            value = goal + one.addend - where
+        self._put(where, struct.pack(form, value))
 
     def _address(self, number: int, symbol: Symbol) -> int:
         """Where a symbol is, in this object, in another one or in the system."""
@@ -212,8 +212,8 @@ class _Writer:
             number, symbol = self._offered[symbol.name]
         return self._base + self._layout.sections[number, symbol.section] + symbol.value
 
-    def _put(self, place: int, data: bytes) -> None:
-        self._memory[place : place + len(data)] = data
+    def _put(self, address: int, data: bytes) -> None:
+        self._memory[address : address + len(data)] = data
 
 
 def _protect(address: int, size: int, access: int) -> None:

@@ -30,30 +30,30 @@ _BYTES_PER_PART = 100
 FAILURES = (TypeError, ValueError, IndexError, MemoryError)
 
 
-def _place(position: Array | None, length: int, end: int, default: int) -> int:
+def _index_in(position: Array | None, length: int, end: int, default: int) -> int:
     """A position counted from the front, below `end`; `default` where it is left out."""
-    given = default if position is None else sole_item(position)
-    place = int(given + length if given < 0 else given)
-    if not 0 <= place < end:
-        raise EvaluationError(f"position {given} is outside a sequence of {length}")
-    return place
+    arguments = default if position is None else sole_item(position)
+    index = int(arguments + length if arguments < 0 else arguments)
+    if not 0 <= index < end:
+        raise EvaluationError(f"position {arguments} is outside a sequence of {length}")
+    return index
 
 
 def insert(sequence: list[Data], element: Data, position: Array | None = None) -> list[Data]:
     """The list with one more element: at the end where no position is given."""
-    place = _place(position, len(sequence), len(sequence) + 1, len(sequence))
-    return [*sequence[:place], element, *sequence[place:]]
+    index = _index_in(position, len(sequence), len(sequence) + 1, len(sequence))
+    return [*sequence[:index], element, *sequence[index:]]
 
 
 def erase(sequence: list[Data], position: Array | None = None) -> list[Data]:
     """The list without an element: the last where no position is given."""
-    place = _place(position, len(sequence), len(sequence), -1)
-    return [*sequence[:place], *sequence[place + 1 :]]
+    index = _index_in(position, len(sequence), len(sequence), -1)
+    return [*sequence[:index], *sequence[index + 1 :]]
 
 
 def at(sequence: list[Data], position: Array) -> Data:
     """An element."""
-    return sequence[_place(position, len(sequence), len(sequence), -1)]
+    return sequence[_index_in(position, len(sequence), len(sequence), -1)]
 
 
 def length(sequence: list[Data]) -> Array:
@@ -133,18 +133,18 @@ LOOKUPS: Mapping[str, Callable[[Table], Callable[[Data], Data]]] = {
 # By the name of the operator.
 OPERATIONS: Mapping[str, _Operation] = {
     **dict.fromkeys(LOOKUPS, _look_up),
-    "optional.construct": lambda _step, given, _symbols: given[0],
-    "optional.get_element": lambda _step, given, _symbols: element_of(given[0]),
-    "optional.has_element": lambda _step, given, _symbols: has_element(given[0]),
-    "sequence.at": lambda _step, given, _symbols: at(*given),
-    "sequence.concatenate": lambda step, given, _symbols: concatenate(
-        given[0], step.axis, step.with_axis
+    "optional.construct": lambda _step, arguments, _symbols: arguments[0],
+    "optional.get_element": lambda _step, arguments, _symbols: element_of(arguments[0]),
+    "optional.has_element": lambda _step, arguments, _symbols: has_element(arguments[0]),
+    "sequence.at": lambda _step, arguments, _symbols: at(*arguments),
+    "sequence.concatenate": lambda step, arguments, _symbols: concatenate(
+        arguments[0], step.axis, step.with_axis
     ),
-    "sequence.construct": lambda _step, given, _symbols: list(given),
-    "sequence.empty": lambda _step, _given, _symbols: [],
-    "sequence.erase": lambda _step, given, _symbols: erase(*given),
-    "sequence.insert": lambda _step, given, _symbols: insert(*given),
-    "sequence.length": lambda _step, given, _symbols: length(given[0]),
+    "sequence.construct": lambda _step, arguments, _symbols: list(arguments),
+    "sequence.empty": lambda _step, _operands, _symbols: [],
+    "sequence.erase": lambda _step, arguments, _symbols: erase(*arguments),
+    "sequence.insert": lambda _step, arguments, _symbols: insert(*arguments),
+    "sequence.length": lambda _step, arguments, _symbols: length(arguments[0]),
     "sequence.split": _split,
 }
 

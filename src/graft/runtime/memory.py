@@ -122,7 +122,7 @@ class Recycled:
     for it."""
 
     def __init__(self) -> None:
-        self._known: dict[int, deque[Array]] = {}  # by size, the oldest first
+        self._arrays: dict[int, deque[Array]] = {}  # by size, the oldest first
         self._bytes = 0
 
     def empty(
@@ -144,16 +144,16 @@ class Recycled:
         return partial(self.empty, shape, dtype, max(alignment, ALIGNMENT))
 
     def _memory(self, size: int) -> Array:
-        known = self._known.setdefault(size, deque())
-        for _ in range(min(len(known), _LOOKS)):
-            memory, references = _oldest(known)
+        pool = self._arrays.setdefault(size, deque())
+        for _ in range(min(len(pool), _LOOKS)):
+            memory, references = _oldest(pool)
             if references == _HELD_BY_NOBODY:
                 return memory
         memory = np.empty(size, np.uint8)
         if self._bytes + size > _MOST_BYTES:
-            self._known, self._bytes, known = {}, 0, deque()
-            self._known[size] = known
-        known.append(memory)
+            self._arrays, self._bytes, pool = {}, 0, deque()
+            self._arrays[size] = pool
+        pool.append(memory)
         self._bytes += size
         return memory
 
@@ -164,11 +164,11 @@ def _rounded(size: int) -> int:
     return -(-size // step) * step
 
 
-def _oldest(known: deque[Array]) -> tuple[Array, int]:
+def _oldest(arrays: deque[Array]) -> tuple[Array, int]:
     """The oldest memory, which becomes the newest, and how many hold it."""
-    memory = known.popleft()
+    memory = arrays.popleft()
     references = sys.getrefcount(memory)
-    known.append(memory)
+    arrays.append(memory)
     return memory, references
 
 

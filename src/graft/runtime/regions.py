@@ -128,9 +128,9 @@ class Region:
         runner: Any = self._with_transfers if in_host_memory else self.runner
         # lists and arrays of its own, for it may take the former apart and reshape the latter
         inputs, outputs = list(map(_handed_over, inputs)), list(map(_handed_over, outputs))
-        given = inputs.copy(), outputs.copy()
+        arguments = inputs.copy(), outputs.copy()
         begun = time.perf_counter()
-        results = runner(*given, *(() if deadline is None else (deadline,)))
+        results = runner(*arguments, *(() if deadline is None else (deadline,)))
         ended = time.perf_counter()
         copying = 0.0
         if not in_host_memory:

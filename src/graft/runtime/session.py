@@ -122,9 +122,9 @@ class Session:
     def _link(self) -> Executor | EvaluatedProgram:
         reason = why_not_here(self.program.target)
         if reason:
-            made = f"compiled with machine='{self._machine}'" if self._machine else "compiled"
+            how = f"compiled with machine='{self._machine}'" if self._machine else "compiled"
             raise UserError(
-                f"this model was {made}: it {reason}",
+                f"this model was {how}: it {reason}",
                 hint="save it and run the file on such a machine",
             )
         executor: Executor | EvaluatedProgram

@@ -57,8 +57,10 @@ class KnownMachine:
         """The same with other numbers of one cache."""
         caches = list(self.machine.caches)
         caches[level] = replace(caches[level], **numbers)
-        told = dict.fromkeys((f"caches.{level}.{name}" for name in numbers), source)
-        return KnownMachine(replace(self.machine, caches=tuple(caches)), {**self.sources, **told})
+        origins = dict.fromkeys((f"caches.{level}.{name}" for name in numbers), source)
+        return KnownMachine(
+            replace(self.machine, caches=tuple(caches)), {**self.sources, **origins}
+        )
 
 
 def clear_calibrations(folder: Path) -> None:
@@ -67,11 +69,11 @@ def clear_calibrations(folder: Path) -> None:
         entry.unlink(missing_ok=True)
 
 
-def with_system_caches(known: KnownMachine) -> KnownMachine:
+def with_system_caches(base: KnownMachine) -> KnownMachine:
     """With the caches' sizes, and the cores that share them, as Linux tells them."""
-    for level, (size, shared_by) in enumerate(_system_caches()[: len(known.machine.caches)]):
-        known = known.having_cache(level, SYSTEM, size=size, shared_by=shared_by)
-    return known
+    for level, (size, shared_by) in enumerate(_system_caches()[: len(base.machine.caches)]):
+        base = base.having_cache(level, SYSTEM, size=size, shared_by=shared_by)
+    return base
 
 
 def calibrated(
@@ -111,37 +113,37 @@ def measure(machine: Machine, features: Sequence[str], registers: int) -> dict[s
     return numbers
 
 
-def with_measured(known: KnownMachine, numbers: Mapping[str, float]) -> KnownMachine:
+def with_measured(base: KnownMachine, numbers: Mapping[str, float]) -> KnownMachine:
     """With measured numbers, rounded, as far as they are plausible."""
     for name in ("vector_fmas", "vector_loads", "vector_stores"):
         nearest = min(_RATES, key=lambda rate: abs(rate - numbers.get(name, 0)))
         if abs(numbers.get(name, 0) / nearest - 1) < _NEAR:
-            known = known.having(MEASURED, **{name: nearest})
+            base = base.having(MEASURED, **{name: nearest})
     latency = numbers.get("fma_latency", 0)
     if _LATENCIES[0] <= round(latency) <= _LATENCIES[1] and abs(latency - round(latency)) < 0.25:
-        known = known.having(MEASURED, fma_latency=round(latency))
-    if known.source("vector_fmas") == MEASURED:
+        base = base.having(MEASURED, fma_latency=round(latency))
+    if base.source("vector_fmas") == MEASURED:
         # What all units sustain together, which is what peaks are reckoned from.
-        rate = numbers["clock"] * numbers["vector_fmas"] / known.machine.vector_fmas
-        known = known.having(MEASURED, gigahertz=round(rate / 1e9, 1))
-    return _with_bandwidths(known, numbers)
+        rate = numbers["clock"] * numbers["vector_fmas"] / base.machine.vector_fmas
+        base = base.having(MEASURED, gigahertz=round(rate / 1e9, 1))
+    return _with_bandwidths(base, numbers)
 
 
-def _with_bandwidths(known: KnownMachine, numbers: Mapping[str, float]) -> KnownMachine:
+def _with_bandwidths(base: KnownMachine, numbers: Mapping[str, float]) -> KnownMachine:
     """With the bandwidths; a level that seems faster than the one before it was not measured."""
-    machine, last = known.machine, math.inf
-    if known.source("vector_loads") == MEASURED:
+    machine, last = base.machine, math.inf
+    if base.source("vector_loads") == MEASURED:
         last = machine.vector_loads * machine.vector_bits / 8
-        known = known.having_cache(0, MEASURED, bytes_per_cycle=last)
+        base = base.having_cache(0, MEASURED, bytes_per_cycle=last)
     for level in range(1, len(machine.caches)):
         rate = numbers.get(f"caches.{level}.bytes_per_cycle", 0)
         if 1 <= rate <= last * 1.1:
-            known = known.having_cache(level, MEASURED, bytes_per_cycle=_coarse(rate))
+            base = base.having_cache(level, MEASURED, bytes_per_cycle=_coarse(rate))
             last = rate
     rate = numbers.get("memory_bytes_per_cycle", 0)
     if 0.5 <= rate <= last * 1.1:
-        known = known.having(MEASURED, memory_bytes_per_cycle=_coarse(rate))
-    return known
+        base = base.having(MEASURED, memory_bytes_per_cycle=_coarse(rate))
+    return base
 
 
 def _coarse(rate: float) -> float:
@@ -171,7 +173,7 @@ def _power_below(size: int) -> int:
 
 def _system_caches() -> list[tuple[int, int]]:
     """Size and sharing cores of the data caches, from the nearest on, where the system tells."""
-    found = {}
+    measurements = {}
     for folder in sorted(_SYSTEM_CACHES.glob("index*")):
         try:
             kind = (folder / "type").read_text().strip()
@@ -183,8 +185,8 @@ def _system_caches() -> list[tuple[int, int]]:
         except (OSError, ValueError):
             continue
         if kind != "Instruction":
-            found[level] = (size, processors)
-    levels = [one for _, one in sorted(found.items())]
+            measurements[level] = (size, processors)
+    levels = [one for _, one in sorted(measurements.items())]
     # Threads of one core share its first cache.
     return [(size, max(1, count // levels[0][1])) for size, count in levels]
 

@@ -79,9 +79,9 @@ class Probes:
 def _count_for(run: Callable[[int], float]) -> int:
     """How many iterations take as long as a run should."""
     count = 16
-    while (taken := run(count)) < _SECONDS / 4:
+    while (seconds := run(count)) < _SECONDS / 4:
         count *= 2
-    return max(1, round(count * _SECONDS / taken))
+    return max(1, round(count * _SECONDS / seconds))
 
 
 def _aligned(size: int) -> Any:
@@ -205,6 +205,6 @@ def _memory(vector: str, size: int, instruction: str) -> list[str]:
             f"%o{n} = add i64 %start, {n * size}",
             f"%p{n} = getelementptr i8, ptr %memory, i64 %o{n}",
         ]
-        made = instruction.format(v=vector, n=n)
-        body.append((f"%v{n} = " if made.startswith("load") else "") + made + ", align 16")
+        line = instruction.format(v=vector, n=n)
+        body.append((f"%v{n} = " if line.startswith("load") else "") + line + ", align 16")
     return body

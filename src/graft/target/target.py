@@ -177,8 +177,8 @@ def named_target(name: str) -> Target:
         level = LEVELS[machine.level]
         features = level.features + machine.extensions
         return _of_level(name, replace(level, cpu=name, features=features), machine)
-    known = ", ".join(known_targets())
-    raise TargetError(f"there is no machine '{name}'", hint=f"known machines: {known}")
+    names = ", ".join(known_targets())
+    raise TargetError(f"there is no machine '{name}'", hint=f"known machines: {names}")
 
 
 def _of_level(name: str, level: Level, machine: Machine) -> Target:

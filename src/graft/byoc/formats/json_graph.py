@@ -82,12 +82,12 @@ class JsonBackend(Backend):
         return self.interpreter(blob, self.kernels, threads)
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def _nearest(name: str, candidates: Sequence[str]) -> str:
     """The name most like another, or nothing. Neither case nor the prefix of an operator counts, so
     that ONNX's `Relu` leads to `nn.relu`."""
     # of `nn.dense` and `qnn.dense`, which one prefix tells apart, the first
-    plain = {one.rpartition(".")[2].lower(): one for one in reversed(known)}
-    plain.update((one.lower(), one) for one in known)
+    plain = {one.rpartition(".")[2].lower(): one for one in reversed(candidates)}
+    plain.update((one.lower(), one) for one in candidates)
     close = difflib.get_close_matches(name.lower(), plain, n=1)
     return plain[close[0]] if close else ""
 
@@ -139,10 +139,14 @@ def with_calls(region: Graph, backend: Backend) -> Graph:
     Its operands are those of the match, in order, and its label is the pattern's name."""
     nodes = [node for node in region.nodes if not _is_constant(node)]
     calls = pieces_of(region, nodes, backend)
-    made = {call.nodes[-1]: _composite(call, region) for call in calls}
+    composites = {call.nodes[-1]: _composite(call, region) for call in calls}
     inside = {node for call in calls for node in call.nodes}
     # A call stands where its last node does, which makes all that others read of it.
-    kept = [made.get(node, node) for node in region.nodes if node in made or node not in inside]
+    kept = [
+        composites.get(node, node)
+        for node in region.nodes
+        if node in composites or node not in inside
+    ]
     return replace(region, nodes=tuple(kept))
 
 

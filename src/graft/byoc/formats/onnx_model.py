@@ -136,7 +136,7 @@ def _returned(writer: Writer, value: Value, name: str) -> onnx.ValueInfoProto:
     """An output under the name that callers know it by."""
     if name == value.name:
         return _described(value)
-    if name in writer.taken:
+    if name in writer.used_names:
         raise UnsupportedError(f"both an output and another value have the name '{name}'")
     writer.emit("Identity", [value.name], [name])
     return _described(Value(name, value.type))

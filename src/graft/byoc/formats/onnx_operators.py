@@ -56,8 +56,8 @@ def _check_windows(node: Node, axis: int, extent: int, count: int) -> None:
     attrs = node.attrs
     reach = np.arange(attrs.pool_size[axis]) * attrs.dilation[axis]
     starts = np.arange(count) * attrs.strides[axis] - attrs.padding[axis]
-    places = starts[:, None] + reach
-    if not ((places >= 0) & (places < extent)).any(axis=1).all():
+    positions = starts[:, None] + reach
+    if not ((positions >= 0) & (positions < extent)).any(axis=1).all():
         raise UnsupportedError(
             "ONNX does not say what a window of padding alone gives", node.location
         )
@@ -95,9 +95,9 @@ def _prelu(writer: Writer, node: Node) -> None:
     shape, rank = extents(slope), len(data.tensor.shape or ())
     name = slope.name
     if len(shape) < rank:
-        wanted = writer.integers(node, "shape", [1] * (rank - len(shape)) + shape)
+        target_shape = writer.integers(node, "shape", [1] * (rank - len(shape)) + shape)
         name = writer.name(node, "slope")
-        writer.emit("Reshape", [slope.name, wanted], [name])
+        writer.emit("Reshape", [slope.name, target_shape], [name])
     writer.emit("PRelu", [data.name, name], names(node.outputs))
 
 
@@ -108,8 +108,8 @@ def _bias_add(writer: Writer, node: Node) -> None:
     rank = len(data.tensor.shape or ())
     shape = [1] * rank
     shape[node.attrs.axis] = -1
-    wanted, spread = writer.integers(node, "shape", shape), writer.name(node, "bias")
-    writer.emit("Reshape", [bias.name, wanted], [spread])
+    target_shape, spread = writer.integers(node, "shape", shape), writer.name(node, "bias")
+    writer.emit("Reshape", [bias.name, target_shape], [spread])
     writer.emit("Add", [data.name, spread], names(node.outputs))
 
 
@@ -141,12 +141,12 @@ def _batch_matmul(writer: Writer, node: Node) -> None:
 
 @writes("clip")
 def _clip(writer: Writer, node: Node) -> None:
-    given = [*names(node.inputs), "", ""][:3]
+    operands = [*names(node.inputs), "", ""][:3]
     for position, bound in ((1, node.attrs.a_min), (2, node.attrs.a_max)):
-        if bound is not None and not given[position]:
+        if bound is not None and not operands[position]:
             array = np.array(bound, node.output.dtype.numpy)
-            given[position] = writer.constant(writer.name(node, "bound"), array)
-    writer.emit("Clip", given, names(node.outputs))
+            operands[position] = writer.constant(writer.name(node, "bound"), array)
+    writer.emit("Clip", operands, names(node.outputs))
 
 
 @writes("nn.gelu")
@@ -186,8 +186,8 @@ def _reduce(writer: Writer, node: Node) -> None:
 
 @writes("reshape", "squeeze", "expand_dims")
 def _reshape(writer: Writer, node: Node) -> None:
-    wanted = writer.integers(node, "shape", extents(node.output))
-    writer.emit("Reshape", [node.args[0].name, wanted], names(node.outputs), allowzero=1)
+    target_shape = writer.integers(node, "shape", extents(node.output))
+    writer.emit("Reshape", [node.args[0].name, target_shape], names(node.outputs), allowzero=1)
 
 
 @writes("transpose")

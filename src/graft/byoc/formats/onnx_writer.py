@@ -23,16 +23,16 @@ OPSET = 20
 class Writer:
     """The ONNX graph being written; `taken` are names that values of the region have."""
 
-    taken: set[str] = field(default_factory=set)
+    used_names: set[str] = field(default_factory=set)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
     def name(self, node: Node, what: str) -> str:
         """A name for something that the region's graph has not, and that no value has."""
         name = f"{node.output.name}.{what}"
-        while name in self.taken:
+        while name in self.used_names:
             name += "_"
-        self.taken.add(name)
+        self.used_names.add(name)
         return name
 
     def emit(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -> None:

@@ -183,7 +183,9 @@ class _Tally:
 
         small = shrink(graph, fails)
         text = to_text(small, with_defaults=True).text
-        if not any(text == known.text or reasons[-1] == known.reason for known in self.failures):
+        if not any(
+            text == earlier.text or reasons[-1] == earlier.reason for earlier in self.failures
+        ):
             count = sum(1 for node in small.nodes if node.op.name != "constant")
             self.failures.append(Failure(self.name, reasons[-1], text, count))
 
@@ -234,8 +236,8 @@ def _try_once(tally: _Tally, entry: Entry, number: int) -> None:
 
 def _odd_dtype(number: int) -> DType | None:
     """The type of an example that is to be of another one than float32."""
-    turn, rest = divmod(number, _ODD)
-    return ODD_DTYPES[turn % len(ODD_DTYPES)] if rest == _ODD - 1 else None
+    lap, rest = divmod(number, _ODD)
+    return ODD_DTYPES[lap % len(ODD_DTYPES)] if rest == _ODD - 1 else None
 
 
 def _try_together(tally: _Tally, accepted: Sequence[tuple[Entry, _Tally]], examples: int) -> None:

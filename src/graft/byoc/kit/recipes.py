@@ -20,7 +20,7 @@ from graft.ir.attrs import Number
 from graft.ir.op import Kind, Op
 from graft.ir.types import TensorType
 
-Known = Sequence[TensorType | None]
+Fixed = Sequence[TensorType | None]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Call:
     contents: dict[int, Array] = field(default_factory=dict)
 
 
-Recipe = Callable[[Draw, Op, Known], Call]
+Recipe = Callable[[Draw, Op, Fixed], Call]
 RECIPES: dict[str, Recipe] = {}
 
 
@@ -49,9 +49,9 @@ def recipe(*names: str) -> Callable[[Recipe], Recipe]:
     return register
 
 
-def call_of(draw: Draw, op: Op, known: Known) -> Call:
+def call_of(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """A call of the operator on what is known; operators without a recipe get a guess."""
-    return RECIPES.get(op.name, _guess)(draw, op, known)
+    return RECIPES.get(op.name, _guess)(draw, op, fixed)
 
 
 def extents(type_: TensorType) -> tuple[int, ...]:
@@ -59,21 +59,21 @@ def extents(type_: TensorType) -> tuple[int, ...]:
     return tuple(int(str(dim)) for dim in type_.shape or ())
 
 
-def first(draw: Draw, known: Known, rank: int | None = None) -> TensorType:
+def first(draw: Draw, fixed: Fixed, rank: int | None = None) -> TensorType:
     """The first operand: what is there already, or something new."""
-    if known and known[0] is not None:
-        return known[0]
+    if fixed and fixed[0] is not None:
+        return fixed[0]
     return TensorType(draw.dtype(), draw.shape(rank))
 
 
-def _guess(draw: Draw, op: Op, known: Known) -> Call:
+def _guess(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Operands of one type; of shapes that broadcast, where the operator does."""
-    data = next((type_ for type_ in known if type_ is not None), None) or _fitting(draw, op)
-    operands: list[TensorType | None] = list(known)
+    data = next((type_ for type_ in fixed if type_ is not None), None) or _fitting(draw, op)
+    operands: list[TensorType | None] = list(fixed)
     if op.operands and op.operands[-1].variadic and not operands:
         operands = [None] * draw.between(1, 4)
-    wanted = sum(not (operand.optional or operand.variadic) for operand in op.operands)
-    operands += [None] * (wanted - len(operands))
+    required = sum(not (operand.optional or operand.variadic) for operand in op.operands)
+    operands += [None] * (required - len(operands))
     shapes = op.kind is Kind.BROADCAST
     return Call(
         tuple(
@@ -124,17 +124,17 @@ def _broadcast(draw: Draw, data: TensorType) -> TensorType:
 
 
 @recipe("where")
-def _where(draw: Draw, op: Op, known: Known) -> Call:
-    given = [*known, None, None, None][:3]
-    data = given[1] or given[2] or TensorType(draw.dtype(), draw.shape())
-    condition = given[0] or TensorType(DType.BOOL, _broadcast(draw, data).shape)
-    return Call((condition, given[1] or data, given[2] or _broadcast(draw, data)))
+def _where(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    padded = [*fixed, None, None, None][:3]
+    data = padded[1] or padded[2] or TensorType(draw.dtype(), draw.shape())
+    condition = padded[0] or TensorType(DType.BOOL, _broadcast(draw, data).shape)
+    return Call((condition, padded[1] or data, padded[2] or _broadcast(draw, data)))
 
 
 @recipe("nn.bias_add", "nn.prelu", "nn.batch_norm", "nn.instance_norm")
-def _per_channel(draw: Draw, op: Op, known: Known) -> Call:
+def _per_channel(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Vectors with a number per channel beside the data."""
-    data = first(draw, known, draw.among((2, 3, 4, 4)))
+    data = first(draw, fixed, draw.among((2, 3, 4, 4)))
     shape = extents(data)
     axis = 1
     if op.name == "nn.bias_add" and shape and draw.chance(0.3):
@@ -153,8 +153,8 @@ def _per_channel(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("nn.layer_norm")
-def _layer_norm(draw: Draw, op: Op, known: Known) -> Call:
-    data = first(draw, known, draw.among((2, 3, 3)))
+def _layer_norm(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = first(draw, fixed, draw.among((2, 3, 3)))
     axis = draw.among((-1, -1, -1, len(data.shape or ()) - 1, -2))
     rest = TensorType(data.dtype, extents(data)[axis:])
     extra = draw.among(((rest, rest), (rest, rest), (rest,), ()))
@@ -162,8 +162,8 @@ def _layer_norm(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("nn.softmax", "nn.log_softmax", "nn.lrn")
-def _along_axis(draw: Draw, op: Op, known: Known) -> Call:
-    data = first(draw, known, 4 if op.name == "nn.lrn" else draw.between(1, 4))
+def _along_axis(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = first(draw, fixed, 4 if op.name == "nn.lrn" else draw.between(1, 4))
     rank = len(data.shape or ())
     if op.name == "nn.lrn":
         attrs = {"size": draw.among((1, 3, 5)), "alpha": 0.1, "beta": draw.among((0.75, 0.5))}
@@ -172,9 +172,9 @@ def _along_axis(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("nn.dense")
-def _dense(draw: Draw, op: Op, known: Known) -> Call:
-    given = [*known, None, None][:2]
-    data, weight = given
+def _dense(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    padded = [*fixed, None, None][:2]
+    data, weight = padded
     if data is None and weight is not None:
         data = TensorType(weight.dtype, (*draw.shape(draw.between(0, 3)), extents(weight)[-1]))
     data = data or TensorType(draw.dtype(), draw.shape(draw.among((1, 2, 2, 3, 4))))
@@ -182,8 +182,8 @@ def _dense(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("nn.batch_matmul")
-def _batch_matmul(draw: Draw, op: Op, known: Known) -> Call:
-    a = first(draw, known, draw.among((2, 3, 3, 4)))
+def _batch_matmul(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    a = first(draw, fixed, draw.among((2, 3, 3, 4)))
     shape = extents(a)
     flip_a, flip_b = draw.chance(0.3), draw.chance(0.3)
     depth, columns = shape[-2 if flip_a else -1], draw.extent()
@@ -192,5 +192,5 @@ def _batch_matmul(draw: Draw, op: Op, known: Known) -> Call:
         batch = draw.among(((), (1,) * len(batch), batch[1:]))
     b = (*batch, columns, depth) if flip_b else (*batch, depth, columns)
     attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
-    given_b = known[1] if len(known) > 1 else None
+    given_b = fixed[1] if len(fixed) > 1 else None
     return Call((a, given_b or TensorType(a.dtype, b)), attrs)

@@ -8,7 +8,7 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.byoc.kit.draw import Draw
-from graft.byoc.kit.recipes import Call, Known, extents, first, recipe
+from graft.byoc.kit.recipes import Call, Fixed, extents, first, recipe
 from graft.ir.op import Op
 from graft.ir.types import TensorType
 
@@ -17,21 +17,21 @@ _UNSIGNED = (DType.UINT8, DType.UINT32, DType.UINT64)
 
 
 @recipe("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "left_shift", "right_shift")
-def _integers(draw: Draw, op: Op, known: Known) -> Call:
+def _integers(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Of one type; shifts by less than its width."""
-    given = [*known, None, None][: len(op.operands)]
+    operand = [*fixed, None, None][: len(op.operands)]
     dtypes = _UNSIGNED if "shift" in op.name else _INTEGERS
-    data = next((one for one in given if one is not None), None)
+    data = next((one for one in operand if one is not None), None)
     data = data or TensorType(draw.among(dtypes), draw.shape())
     contents = {}
-    if "shift" in op.name and given[1] is None:
+    if "shift" in op.name and operand[1] is None:
         contents[1] = (draw.array(DType.INT64, extents(data)) % 8).astype(data.dtype.numpy)
-    return Call(tuple(one or data for one in given), {}, contents)
+    return Call(tuple(one or data for one in operand), {}, contents)
 
 
 @recipe("argmax", "argmin", "cumsum", "cumprod", "nn.lp_normalize")
-def _along(draw: Draw, op: Op, known: Known) -> Call:
-    data = first(draw, known, draw.between(1, 4))
+def _along(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = first(draw, fixed, draw.between(1, 4))
     rank = len(data.shape or ())
     axis = draw.between(-rank, rank - 1)
     if op.name.startswith("arg"):
@@ -44,8 +44,8 @@ def _along(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("topk")
-def _topk(draw: Draw, op: Op, known: Known) -> Call:
-    data = first(draw, known, draw.between(1, 3))
+def _topk(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = first(draw, fixed, draw.between(1, 3))
     rank = len(data.shape or ())
     axis = draw.between(-rank, rank - 1)
     count = draw.between(0, extents(data)[axis])
@@ -53,9 +53,9 @@ def _topk(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("gather")
-def _gather(draw: Draw, op: Op, known: Known) -> Call:
+def _gather(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Indices of the data's rank, inside of it."""
-    data = first(draw, known, draw.between(1, 3))
+    data = first(draw, fixed, draw.between(1, 3))
     shape = list(extents(data))
     axis = draw.between(0, len(shape) - 1)
     extent, shape[axis] = shape[axis], draw.extent(5)
@@ -64,9 +64,9 @@ def _gather(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("scatter_elements")
-def _scatter(draw: Draw, op: Op, known: Known) -> Call:
+def _scatter(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Indices inside of the data, each once: in which order they are written is not said."""
-    data = first(draw, known, draw.between(1, 3))
+    data = first(draw, fixed, draw.between(1, 3))
     shape = list(extents(data))
     axis = draw.between(0, len(shape) - 1)
     chosen = draw.shuffled(range(shape[axis]))[: draw.between(1, shape[axis])]
@@ -79,7 +79,7 @@ def _scatter(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("one_hot")
-def _one_hot(draw: Draw, op: Op, known: Known) -> Call:
+def _one_hot(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Of indices from both ends, some outside."""
     indices = draw.array(DType.INT64, draw.shape(draw.between(0, 3)))
     values = draw.array(draw.dtype(), (2,))
@@ -88,7 +88,7 @@ def _one_hot(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("depth_to_space", "space_to_depth")
-def _blocks(draw: Draw, op: Op, known: Known) -> Call:
+def _blocks(draw: Draw, op: Op, fixed: Fixed) -> Call:
     block = draw.between(1, 3)
     batch, depth, height, width = draw.extent(3), draw.extent(4), draw.extent(5), draw.extent(5)
     shape = (batch, depth * block**2, height, width)
@@ -97,32 +97,32 @@ def _blocks(draw: Draw, op: Op, known: Known) -> Call:
         shape = (batch, depth, height * block, width * block)
     else:
         attrs["mode"] = draw.among(("DCR", "CRD"))
-    given = known[0] if known else None
-    return Call((given or TensorType(draw.dtype(), shape),), attrs)
+    operand = fixed[0] if fixed else None
+    return Call((operand or TensorType(draw.dtype(), shape),), attrs)
 
 
 @recipe("trilu")
-def _trilu(draw: Draw, op: Op, known: Known) -> Call:
-    data = first(draw, known, draw.between(2, 4))
+def _trilu(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = first(draw, fixed, draw.between(2, 4))
     return Call((data,), {"k": draw.between(-3, 3), "upper": draw.chance(0.5)})
 
 
 @recipe("nn.rms_norm", "nn.group_norm")
-def _norm(draw: Draw, op: Op, known: Known) -> Call:
+def _norm(draw: Draw, op: Op, fixed: Fixed) -> Call:
     if op.name == "nn.rms_norm":
-        data = first(draw, known, draw.among((2, 3)))
+        data = first(draw, fixed, draw.among((2, 3)))
         return Call((data, TensorType(data.dtype, extents(data)[-1:])), {"axis": -1})
     groups = draw.between(1, 4)
     shape = (draw.extent(3), groups * draw.between(1, 4), *draw.shape(2))
-    given = known[0] if known else None
-    data = given or TensorType(draw.dtype(), shape)
+    operand = fixed[0] if fixed else None
+    data = operand or TensorType(draw.dtype(), shape)
     channels = TensorType(data.dtype, extents(data)[1:2])
     return Call((data, channels, channels), {"num_groups": groups})
 
 
 @recipe("reverse_sequence")
-def _reverse(draw: Draw, op: Op, known: Known) -> Call:
-    data = first(draw, known, draw.between(2, 3))
+def _reverse(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = first(draw, fixed, draw.between(2, 3))
     time, batch = extents(data)[:2]
     lengths = draw.array(DType.INT64, (batch,)) % (time + 1)
     return Call((data, _type_of(lengths)), {}, {1: lengths})

@@ -9,7 +9,7 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.byoc.kit.draw import Draw
-from graft.byoc.kit.recipes import RECIPES, Call, Known, extents, recipe
+from graft.byoc.kit.recipes import RECIPES, Call, Fixed, extents, recipe
 from graft.ir.op import Op
 from graft.ir.types import TensorType
 from graft.ops.mixed import HALVES
@@ -18,16 +18,16 @@ _BYTES = (DType.INT8, DType.UINT8)
 
 
 @recipe("qnn.dequantize", "qnn.quantize")
-def _quantization(draw: Draw, op: Op, known: Known) -> Call:
+def _quantization(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """A scale and a zero point for everything, or one for each index of the first axes."""
-    given = known[0] if known else None
+    operand = fixed[0] if fixed else None
     narrow, largest = draw.among(_BYTES), 1
     if op.name == "qnn.dequantize":
-        data = given or TensorType(narrow, draw.shape(draw.among((1, 2, 4))))
+        data = operand or TensorType(narrow, draw.shape(draw.among((1, 2, 4))))
         narrow = data.dtype
     else:
-        data = given or TensorType(DType.FLOAT32, draw.shape(draw.among((1, 2, 4))))
-        largest = 1 if given is None else draw.among((1, 30, 1000))  # sums of products are large
+        data = operand or TensorType(DType.FLOAT32, draw.shape(draw.among((1, 2, 4))))
+        largest = 1 if operand is None else draw.among((1, 30, 1000))  # sums of products are large
     shape = extents(data)
     per_channel = bool(shape) and not draw.plain and draw.chance(0.3)
     axis = draw.between(0, min(len(shape), 2) - 1)
@@ -36,7 +36,7 @@ def _quantization(draw: Draw, op: Op, known: Known) -> Call:
     centred = narrow.bits > 8 or draw.chance(0.5)
     zero = np.zeros(own, narrow.numpy) if centred else draw.array(narrow, own)
     contents: dict[int, Array] = {1: scale * np.float32(largest), 2: zero}
-    count = len(known) or draw.among((2, 3, 3))
+    count = len(fixed) or draw.among((2, 3, 3))
     types = (data, TensorType(DType.FLOAT32, own), TensorType(narrow, own))
     attrs: dict[str, Any] = {"dtype": narrow} if op.name == "qnn.quantize" else {}
     attrs |= {"axis": axis} if per_channel and axis != 1 else {}
@@ -45,9 +45,9 @@ def _quantization(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("qnn.conv1d", "qnn.conv2d", "qnn.conv3d", "qnn.dense")
-def _layer(draw: Draw, op: Op, known: Known) -> Call:
+def _layer(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """The layer of that name on floats, with bytes instead, and a zero point of the data."""
-    data = known[0] if known else None
+    data = fixed[0] if fixed else None
     plain = RECIPES[op.name.replace("qnn.", "nn.")](draw, op, [data] if data is not None else [])
     shapes = [extents(type_) for type_ in plain.operands if type_ is not None]
     byte = data.dtype if data is not None else draw.among(_BYTES)
@@ -56,7 +56,7 @@ def _layer(draw: Draw, op: Op, known: Known) -> Call:
         TensorType(DType.INT8, shapes[1]),
         TensorType(byte, ()),
     )
-    count = len(known) or draw.among((2, 3))
+    count = len(fixed) or draw.among((2, 3))
     return Call(types[:count], plain.attrs, {2: draw.array(byte, ())} if count > 2 else {})
 
 

@@ -8,21 +8,21 @@ import numpy as np
 
 from graft.base.dtypes import DType
 from graft.byoc.kit.draw import Draw
-from graft.byoc.kit.recipes import Call, Known, extents, first, recipe
+from graft.byoc.kit.recipes import Call, Fixed, extents, first, recipe
 from graft.ir.op import Op
 from graft.ir.types import TensorType
 
 
-def _image(draw: Draw, known: Known) -> TensorType:
-    if known and known[0] is not None:
-        return known[0]
+def _image(draw: Draw, fixed: Fixed) -> TensorType:
+    if fixed and fixed[0] is not None:
+        return fixed[0]
     shape = (draw.extent(3), draw.extent(5), draw.extent(9), draw.extent(9))
     return TensorType(draw.dtype(), shape)
 
 
 @recipe("resize")
-def _resize(draw: Draw, op: Op, known: Known) -> Call:
-    data = _image(draw, known)
+def _resize(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = _image(draw, fixed)
     attrs: dict[str, Any] = {"axes": (2, 3), "method": draw.among(("nearest_neighbor", "linear"))}
     if draw.chance(0.5):
         attrs["scales"] = tuple(draw.among((2.0, 0.5, 1.5, 3.0)) for _ in range(2))
@@ -33,8 +33,8 @@ def _resize(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("grid_sample")
-def _grid_sample(draw: Draw, op: Op, known: Known) -> Call:
-    data = _image(draw, known)
+def _grid_sample(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = _image(draw, fixed)
     grid = TensorType(data.dtype, (extents(data)[0], draw.extent(5), draw.extent(5), 2))
     method = draw.among(("linear", "nearest"))
     padding = draw.among(("zeros", "border", "reflection"))
@@ -43,17 +43,17 @@ def _grid_sample(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("affine_grid")
-def _affine_grid(draw: Draw, op: Op, known: Known) -> Call:
+def _affine_grid(draw: Draw, op: Op, fixed: Fixed) -> Call:
     batch = draw.extent(3)
-    theta = (known[0] if known else None) or TensorType(draw.dtype(), (batch, 2, 3))
+    theta = (fixed[0] if fixed else None) or TensorType(draw.dtype(), (batch, 2, 3))
     size = (extents(theta)[0], draw.extent(3), draw.extent(7), draw.extent(7))
     return Call((theta,), {"size": size, "align_corners": draw.chance(0.5)})
 
 
 @recipe("vision.roi_align")
-def _roi_align(draw: Draw, op: Op, known: Known) -> Call:
+def _roi_align(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Boxes with corners in order, mostly inside of the image."""
-    data, count = _image(draw, known), draw.extent(4)
+    data, count = _image(draw, fixed), draw.extent(4)
     batch, _, height, width = extents(data)
     corners = np.sort(np.abs(draw.array(DType.FLOAT32, (count, 2, 2))) * 2, axis=1)
     scale = np.array([width / 4, height / 4] * 2)
@@ -65,8 +65,8 @@ def _roi_align(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("nn.deformable_conv2d")
-def _deformable(draw: Draw, op: Op, known: Known) -> Call:
-    data = _image(draw, known)
+def _deformable(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = _image(draw, fixed)
     batch, channels, height, width = extents(data)
     kernel = draw.between(1, 3), draw.between(1, 3)
     counts = height - kernel[0] + 1, width - kernel[1] + 1
@@ -76,7 +76,7 @@ def _deformable(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("col2im")
-def _col2im(draw: Draw, op: Op, known: Known) -> Call:
+def _col2im(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Windows that stand one pixel apart."""
     block = draw.between(1, 3), draw.between(1, 3)
     image = draw.between(3, 6), draw.between(3, 6)
@@ -87,7 +87,7 @@ def _col2im(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("stft", "dft")
-def _spectrum(draw: Draw, op: Op, known: Known) -> Call:
+def _spectrum(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Of real signals."""
     data = TensorType(draw.dtype(), (draw.extent(3), draw.between(8, 20), 1))
     if op.name == "dft":
@@ -98,13 +98,13 @@ def _spectrum(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe("einsum")
-def _einsum(draw: Draw, op: Op, known: Known) -> Call:
+def _einsum(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Products, sums, diagonals and reorderings of small tensors."""
     products = ("ij,jk->ik", "bij,bjk->bik", "ij,ij->", "bi,bj->bij", "bhid,bhjd->bhij")
     equation = draw.among((*products, "ij->ji", "ii->i"))
     sizes = {letter: draw.extent(5) for letter in "bdhijk"}
     terms = equation.partition("->")[0].split(",")
-    dtype = first(draw, known).dtype
+    dtype = first(draw, fixed).dtype
     return Call(
         tuple(TensorType(dtype, tuple(sizes[letter] for letter in term)) for term in terms),
         {"equation": equation},

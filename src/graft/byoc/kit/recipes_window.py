@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graft.byoc.kit.draw import Draw
-from graft.byoc.kit.recipes import Call, Known, extents, first, recipe
+from graft.byoc.kit.recipes import Call, Fixed, extents, first, recipe
 from graft.ir.op import Op
 from graft.ir.types import TensorType
 
@@ -19,9 +19,9 @@ def _rank(op: Op) -> int:
     return next(int(one) for one in op.name if one.isdigit())
 
 
-def _image(draw: Draw, known: Known, rank: int) -> TensorType:
-    if known and known[0] is not None:
-        return known[0]
+def _image(draw: Draw, fixed: Fixed, rank: int) -> TensorType:
+    if fixed and fixed[0] is not None:
+        return fixed[0]
     spatial = tuple(draw.extent(13 if rank < 3 else 7) for _ in range(rank))
     batch = draw.among((1, 1, 2, 3))
     channels = draw.among((1, 2, 3, 4, 6, 8, 16))
@@ -49,22 +49,22 @@ def _groups(draw: Draw, channels: int) -> int:
 
 
 @recipe(*_CONVOLUTIONS)
-def _convolution(draw: Draw, op: Op, known: Known) -> Call:
+def _convolution(draw: Draw, op: Op, fixed: Fixed) -> Call:
     rank = _rank(op)
-    data = _image(draw, known, rank)
+    data = _image(draw, fixed, rank)
     channels = extents(data)[1]
     groups = _groups(draw, channels)
     kernel = tuple(draw.among((1, 2, 3, 3, 5)) for _ in range(rank))
-    made = groups * draw.among((1, 1, 2, 3, 5))
-    weight = TensorType(data.dtype, (made, channels // groups, *kernel))
-    given = known[1] if len(known) > 1 else None
-    return Call((data, given or weight), {**_windows(draw, rank), "groups": groups})
+    filters = groups * draw.among((1, 1, 2, 3, 5))
+    weight = TensorType(data.dtype, (filters, channels // groups, *kernel))
+    operand = fixed[1] if len(fixed) > 1 else None
+    return Call((data, operand or weight), {**_windows(draw, rank), "groups": groups})
 
 
 @recipe(*_TRANSPOSED)
-def _transposed(draw: Draw, op: Op, known: Known) -> Call:
+def _transposed(draw: Draw, op: Op, fixed: Fixed) -> Call:
     rank = _rank(op)
-    data = _image(draw, known, rank)
+    data = _image(draw, fixed, rank)
     channels = extents(data)[1]
     groups = _groups(draw, channels)
     kernel = tuple(draw.among((1, 2, 3, 4)) for _ in range(rank))
@@ -76,7 +76,7 @@ def _transposed(draw: Draw, op: Op, known: Known) -> Call:
 
 
 @recipe(*_POOLS, *_INDEXED)
-def _pool(draw: Draw, op: Op, known: Known) -> Call:
+def _pool(draw: Draw, op: Op, fixed: Fixed) -> Call:
     rank = _rank(op)
     attrs = {**_windows(draw, rank), "ceil_mode": draw.chance(0.25)}
     attrs["pool_size"] = tuple(draw.between(1, 4) for _ in range(rank))
@@ -84,6 +84,6 @@ def _pool(draw: Draw, op: Op, known: Known) -> Call:
         attrs["count_include_pad"] = draw.chance(0.4)
     if "lp" in op.name:
         attrs["p"] = draw.between(1, 3)
-    if known and known[0] is not None:
-        return Call((first(draw, known),), attrs)
-    return Call((_image(draw, known, rank),), attrs)
+    if fixed and fixed[0] is not None:
+        return Call((first(draw, fixed),), attrs)
+    return Call((_image(draw, fixed, rank),), attrs)

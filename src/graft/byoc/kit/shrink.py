@@ -65,9 +65,9 @@ def _without_symbols(graph: Graph) -> Iterator[Graph]:
         (v, a) for v, shape in shapes.items() for a, d in enumerate(shape) if type(d) is not int
     ]
     for target in (1, 2, 3, 5) if axes else ():
-        made = _rebuilt(graph, dict.fromkeys(axes, target), {})
-        if made is not None:
-            yield made
+        shrunk = _rebuilt(graph, dict.fromkeys(axes, target), {})
+        if shrunk is not None:
+            yield shrunk
 
 
 def _fewer_nodes(graph: Graph) -> Iterator[Graph]:
@@ -83,9 +83,9 @@ def _without_one(graph: Graph) -> Iterator[Graph]:
     for node in placeable(graph):
         for operand in dict.fromkeys(node.args):
             if len(node.outputs) == 1 and operand.type == node.output.type:
-                made = _rebuilt(graph, {}, {}, passed={node.output: operand})
-                if made is not None and placeable(made):
-                    yield made
+                shrunk = _rebuilt(graph, {}, {}, passed={node.output: operand})
+                if shrunk is not None and placeable(shrunk):
+                    yield shrunk
 
 
 def _fewer_outputs(graph: Graph) -> Iterator[Graph]:
@@ -114,31 +114,35 @@ def _sizes(graph: Graph) -> dict[tuple[Value, int], int]:
 
 def _smaller_shapes(graph: Graph) -> Iterator[Graph]:
     sizes = _sizes(graph)
-    places = list(sizes)
-    by_size = [[place for place in places if sizes[place] == n] for n in set(sizes.values())]
-    singles = [[place] for place in places]
-    pairs = [list(pair) for pair in combinations(places, 2) if sizes[pair[0]] == sizes[pair[1]] > 1]
+    positions = list(sizes)
+    by_size = [[key for key in positions if sizes[key] == n] for n in set(sizes.values())]
+    singles = [[key] for key in positions]
+    pairs = [
+        list(pair) for pair in combinations(positions, 2) if sizes[pair[0]] == sizes[pair[1]] > 1
+    ]
     # A group of channels has as many weights again, so different extents may shrink together, too.
-    mixed = [list(pair) for pair in combinations(places, 2) if sizes[pair[0]] > sizes[pair[1]] > 1]
+    mixed = [
+        list(pair) for pair in combinations(positions, 2) if sizes[pair[0]] > sizes[pair[1]] > 1
+    ]
     for chosen in (*by_size, *singles, *pairs, *mixed):
-        least = min(sizes[place] for place in chosen)
+        least = min(sizes[key] for key in chosen)
         for target in dict.fromkeys((1, 2, least // 2, least - 1)):
             if 0 < target < least:
-                made = _rebuilt(graph, dict.fromkeys(chosen, target), {})
-                if made is not None:
-                    yield made
-    for large, small in permutations(places, 2):  # channels, and those of a group
+                shrunk = _rebuilt(graph, dict.fromkeys(chosen, target), {})
+                if shrunk is not None:
+                    yield shrunk
+    for large, small in permutations(positions, 2):  # channels, and those of a group
         times, rest = divmod(sizes[large], sizes[small] or 1)
         if times > 1 and not rest and sizes[small] > 1:
             for target in dict.fromkeys((1, 2, sizes[small] - 1)):
-                made = _rebuilt(graph, {large: times * target, small: target}, {})
-                if target < sizes[small] and made is not None:
-                    yield made
+                shrunk = _rebuilt(graph, {large: times * target, small: target}, {})
+                if target < sizes[small] and shrunk is not None:
+                    yield shrunk
     for value in _leaves(graph):  # fewer axes
         if len(value.shape or ()) > 1:
-            made = _rebuilt(graph, {}, {}, dropped=value)
-            if made is not None:
-                yield made
+            shrunk = _rebuilt(graph, {}, {}, dropped=value)
+            if shrunk is not None:
+                yield shrunk
 
 
 def _plainer_attrs(graph: Graph) -> Iterator[Graph]:
@@ -152,9 +156,9 @@ def _plainer_attrs(graph: Graph) -> Iterator[Graph]:
                     continue
                 reset = plainer == field.default
                 for sizes in ({}, *(_fitting(graph, now) if reset else ())):
-                    made = _rebuilt(graph, sizes, {node: attrs})
-                    if made is not None:
-                        yield made
+                    shrunk = _rebuilt(graph, sizes, {node: attrs})
+                    if shrunk is not None:
+                        yield shrunk
 
 
 def _fitting(graph: Graph, gone: Any) -> Iterator[dict[tuple[Value, int], int]]:
@@ -162,13 +166,13 @@ def _fitting(graph: Graph, gone: Any) -> Iterator[dict[tuple[Value, int], int]]:
     groups, or a little larger, in place of padding."""
     sizes = _sizes(graph)
     if type(gone) is int and gone > 1:
-        divisible = [place for place, size in sizes.items() if size and size % gone == 0]
+        divisible = [key for key, size in sizes.items() if size and size % gone == 0]
         for count in (1, 2, 3):
             for chosen in combinations(divisible, count):
-                yield {place: sizes[place] // gone for place in chosen}
+                yield {key: sizes[key] // gone for key in chosen}
     elif isinstance(gone, tuple):
-        for place, size in sizes.items():
-            yield from ({place: size + more} for more in (1, 2))
+        for key, size in sizes.items():
+            yield from ({key: size + more} for more in (1, 2))
 
 
 def _plainer(now: Any, default: Any) -> Iterator[Any]:
@@ -187,9 +191,9 @@ def _plainer(now: Any, default: Any) -> Iterator[Any]:
 def _fewer_constants(graph: Graph) -> Iterator[Graph]:
     for node in graph.nodes:
         if node.op.name == "constant":
-            made = _rebuilt(graph, {}, {}, opened=node.output)
-            if made is not None:
-                yield made
+            shrunk = _rebuilt(graph, {}, {}, opened=node.output)
+            if shrunk is not None:
+                yield shrunk
 
 
 def _rebuilt(
@@ -203,7 +207,7 @@ def _rebuilt(
     """The graph with other extents, attributes, one axis less of a leaf, a constant made an input,
     or a value replaced by another; None where its nodes do not take that."""
     builder = Builder(graph.name)
-    made: dict[Value, Value] = {}
+    shrunk: dict[Value, Value] = {}
 
     def shape_of(value: Value) -> tuple[AnyDim, ...]:
         extents = list(value.shape or ())
@@ -213,19 +217,19 @@ def _rebuilt(
 
     try:
         for value in graph.inputs:
-            made[value] = builder.input(value.name, TensorType(value.dtype, shape_of(value)))
+            shrunk[value] = builder.input(value.name, TensorType(value.dtype, shape_of(value)))
         for node in graph.nodes:
             if node.op.name == "constant":
-                made[node.output] = _leaf(builder, node, shape_of(node.output), opened)
+                shrunk[node.output] = _leaf(builder, node, shape_of(node.output), opened)
                 continue
             if node.output in passed:
-                made[node.output] = made[passed[node.output]]
+                shrunk[node.output] = shrunk[passed[node.output]]
                 continue
-            inputs = [None if value is None else made[value] for value in node.inputs]
+            inputs = [None if value is None else shrunk[value] for value in node.inputs]
             names = [value.name for value in node.outputs]
             results = builder.add(node.op, inputs, attrs.get(node, node.attrs), names)
-            made.update(zip(node.outputs, results, strict=True))
-        return eliminate_dead_code(builder.build(*(made[value] for value in graph.outputs)))
+            shrunk.update(zip(node.outputs, results, strict=True))
+        return eliminate_dead_code(builder.build(*(shrunk[value] for value in graph.outputs)))
     except (GraftError, ValueError, IndexError, ArithmeticError):
         return None
 

@@ -73,7 +73,7 @@ def with_symbols(graph: Graph, draw: Draw) -> Graph:
     chosen = draw.among(ranked)
     axis = 0 if draw.chance(0.7) else draw.between(0, len(chosen.shape or ()) - 1)
     builder = Builder(graph.name)
-    made: dict[Value, Value] = {}
+    fed_value: dict[Value, Value] = {}
     extent = (chosen.shape or ())[axis]
 
     def opened(value: Value) -> TensorType:
@@ -84,13 +84,13 @@ def with_symbols(graph: Graph, draw: Draw) -> Graph:
 
     try:
         for value in graph.inputs:
-            made[value] = builder.input(value.name, opened(value))
+            fed_value[value] = builder.input(value.name, opened(value))
         for node in graph.nodes:
-            inputs = [None if value is None else made[value] for value in node.inputs]
+            inputs = [None if value is None else fed_value[value] for value in node.inputs]
             names = [value.name for value in node.outputs]
             results = builder.add(node.op, inputs, node.attrs, names)
-            made.update(zip(node.outputs, results, strict=True))
-        return builder.build(*(made[value] for value in graph.outputs))
+            fed_value.update(zip(node.outputs, results, strict=True))
+        return builder.build(*(fed_value[value] for value in graph.outputs))
     except (GraftError, IndexError, ValueError, ArithmeticError) as error:
         raise UnbuildableError(str(error)) from error
 
@@ -98,14 +98,14 @@ def with_symbols(graph: Graph, draw: Draw) -> Graph:
 class _Maker:
     def __init__(self, draw: Draw) -> None:
         self.draw, self.builder = draw, Builder("example")
-        self._made: dict[Pattern, Value] = {}
+        self._values: dict[Pattern, Value] = {}
         self._fed: list[Value] = []  # what open leaves are to be, in this order
         self._read: set[Value] = set()
         self._count = 0
 
     def start(self, pattern: Pattern, fed: Value | None) -> Value:
         """The value of a pattern whose first open leaf is `fed`, if that is a value."""
-        self._made, self._fed = {}, [] if fed is None else [fed]
+        self._values, self._fed = {}, [] if fed is None else [fed]
         return self.inner(pattern)
 
     def unread(self, value: Value) -> bool:
@@ -113,10 +113,10 @@ class _Maker:
 
     def inner(self, pattern: Pattern, attrs: Mapping[str, Any] | None = None) -> Value:
         """The value of a pattern that holds an operator."""
-        if pattern in self._made:
-            return self._made[pattern]
+        if pattern in self._values:
+            return self._values[pattern]
         value = self._inner(pattern, attrs or {})
-        self._made[pattern] = value
+        self._values[pattern] = value
         return value
 
     def _inner(self, pattern: Pattern, attrs: Mapping[str, Any]) -> Value:
@@ -138,14 +138,14 @@ class _Maker:
         """The parent, one way or two from there over some nodes of the path, and the child on what
         comes of them."""
         value = self.inner(pattern.parent)
-        made, ends = self._made, []
+        fed_value, ends = self._values, []
         for _ in range(self.draw.between(1, 2)):
             end = value
             for _ in range(self.draw.between(0, 2) if _has_operator(pattern.path) else 0):
-                self._fed, self._made = [end], {}
+                self._fed, self._values = [end], {}
                 end = self.inner(pattern.path)
             ends.append(end)
-        self._fed, self._made = self.draw.shuffled(ends), made
+        self._fed, self._values = self.draw.shuffled(ends), fed_value
         child = self.inner(pattern.child)
         self._fed = []
         return child
@@ -153,14 +153,14 @@ class _Maker:
     def call(self, pattern: OpIs, attrs: Mapping[str, Any]) -> tuple[Value, ...]:
         op = get_op(self.draw.among(pattern.names))
         args = self._args(pattern, op)
-        known = [self._known(arg) for arg in args]
-        drawn = call_of(self.draw, op, [None if v is None else v.tensor for v in known])
+        fixed = [self._fixed(arg) for arg in args]
+        drawn = call_of(self.draw, op, [None if v is None else v.tensor for v in fixed])
         bound = pattern.args is not None or pattern.every is not None
         if bound and len(args) != len(drawn.operands):
             raise UnbuildableError(f"{op.name} is not called with {len(args)} operands")
         operands: list[Value | None] = []
         for position, type_ in enumerate(drawn.operands):
-            value = known[position] if position < len(known) else None
+            value = fixed[position] if position < len(fixed) else None
             arg = args[position] if position < len(args) else None
             if value is None and type_ is not None:
                 if arg is not None and _is_dequantized_leaf(arg):
@@ -169,8 +169,8 @@ class _Maker:
                     value = self._leaf(arg, type_, position, drawn.contents.get(position))
             operands.append(value)
         self._read.update(value for value in operands if value is not None)
-        given = {**drawn.attrs, **attrs, **dict(pattern.attrs)}
-        return self.builder.call(op, *operands, **given)
+        attributes = {**drawn.attrs, **attrs, **dict(pattern.attrs)}
+        return self.builder.call(op, *operands, **attributes)
 
     def _args(self, pattern: OpIs, op: Op) -> tuple[Pattern, ...]:
         if pattern.every is not None:
@@ -181,16 +181,16 @@ class _Maker:
         most = 4 if any(operand.variadic for operand in op.operands) else len(op.operands)
         return tuple(Wildcard() for _ in self._fed[:most])
 
-    def _known(self, arg: Pattern) -> Value | None:
+    def _fixed(self, arg: Pattern) -> Value | None:
         """The operand, where it exists before its reader is asked what it wants."""
         if _has_operator(arg):
-            is_open = not self._fed and arg not in self._made and _is_dequantized_leaf(arg)
+            is_open = not self._fed and arg not in self._values and _is_dequantized_leaf(arg)
             return None if is_open else self.inner(arg)
-        made = self._made.get(arg)
-        if made is None and self._fed and isinstance(arg, Wildcard):
-            made = self._made[arg] = self._fed.pop(0)
-        if made is not None or not isinstance(arg, Constrained):
-            return made
+        fed_value = self._values.get(arg)
+        if fed_value is None and self._fed and isinstance(arg, Wildcard):
+            fed_value = self._values[arg] = self._fed.pop(0)
+        if fed_value is not None or not isinstance(arg, Constrained):
+            return fed_value
         constraint = arg.constraint
         if isinstance(constraint, TypeIs) and isinstance(constraint.type, TensorType):
             return self._leaf(arg, constraint.type, 0, None)
@@ -204,14 +204,14 @@ class _Maker:
         pattern = self.draw.among([one for one in _alternatives(arg) if isinstance(one, OpIs)])
         codes = TensorType(self.draw.among((DType.INT8, DType.UINT8)), type_.shape)
         self._leaf((pattern.args or ())[0], codes, position, None)
-        self._made[arg] = self.inner(pattern)
-        return self._made[arg]
+        self._values[arg] = self.inner(pattern)
+        return self._values[arg]
 
     def _leaf(
         self, arg: Pattern | None, type_: TensorType, position: int, contents: Array | None
     ) -> Value:
-        if arg is not None and arg in self._made:
-            return self._made[arg]
+        if arg is not None and arg in self._values:
+            return self._values[arg]
         plain = arg
         while isinstance(plain, Constrained):
             if isinstance(plain.constraint, DTypeIn):
@@ -232,7 +232,7 @@ class _Maker:
             self._count += 1
             value = self.builder.input(f"x{self._count}", type_)
         if arg is not None:
-            self._made[arg] = value
+            self._values[arg] = value
         return value
 
     def _constant(

@@ -105,8 +105,8 @@ def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Ou
         return Outcome(refused=refused)
     graph = wished(graph, backend.limits)  # as the compiler would hand it over
     rounding = backend.limits.rounding
-    made = (_case(graph, given, rounding) for given in probes(graph))
-    cases = [case for case in made if case is not None]
+    attempts = (_case(graph, probe, rounding) for probe in probes(graph))
+    cases = [case for case in attempts if case is not None]
     if not cases:
         return Outcome(useless=True)
     with np.errstate(all="ignore"):
@@ -119,20 +119,20 @@ class _Case:
     be rounded to."""
 
     probe: Probe
-    wanted: list[Array]
+    expected: list[Array]
     nearby: list[Array]
     rounding: DType
 
 
-def _case(graph: Graph, given: Probe, rounding: DType) -> _Case | None:
+def _case(graph: Graph, probe: Probe, rounding: DType) -> _Case | None:
     """None where the reference has no answer, or nobody promises what libraries make of it: a
     logarithm of less than nothing that later nodes read."""
-    probe = _settled(graph, given)
+    probe = _settled(graph, probe)
     try:
         if len(placeable(graph)) > 1 and _makes_nan(graph, probe.inputs):
             return None
-        wanted, nearby = _evaluated(graph, probe.inputs), _evaluated(graph, probe.nearby)
-        return _Case(probe, wanted, nearby, rounding)
+        expected, nearby = _evaluated(graph, probe.inputs), _evaluated(graph, probe.nearby)
+        return _Case(probe, expected, nearby, rounding)
     except (GraftError, ValueError, ArithmeticError):
         return None
 
@@ -178,13 +178,13 @@ def _anonymous(reason: str, graph: Graph) -> str:
     return re.sub(r"\[[\d, ]*\]", "[…]", reason)
 
 
-def _settled(graph: Graph, given: Probe) -> Probe:
+def _settled(graph: Graph, probe: Probe) -> Probe:
     """Inputs on which rounding does not decide: whole numbers where results jump."""
     nodes = placeable(graph)
     if len(nodes) == 1 or not any(node.op.name in _JUMPS for node in nodes):
-        return given
-    whole = [np.rint(a).astype(a.dtype) if a.dtype.kind == "f" else a for a in given.inputs]
-    return replace(given, inputs=whole, nearby=whole)
+        return probe
+    whole = [np.rint(a).astype(a.dtype) if a.dtype.kind == "f" else a for a in probe.inputs]
+    return replace(probe, inputs=whole, nearby=whole)
 
 
 def _failure(graph: Graph, backend: Backend, cases: Sequence[_Case], thorough: bool) -> str:
@@ -272,9 +272,9 @@ def _written(graph: Graph, inputs: list[Array], originals: list[Array]) -> str:
     return ""
 
 
-def _compared(graph: Graph, found: Sequence[Array], case: _Case) -> str:
+def _compared(graph: Graph, results: Sequence[Array], case: _Case) -> str:
     whose = "the reference's"
-    return difference(graph, found, case.wanted, case.nearby, whose, case.rounding)
+    return difference(graph, results, case.expected, case.nearby, whose, case.rounding)
 
 
 def _threads(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
@@ -284,8 +284,8 @@ def _threads(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
 
     def work(number: int) -> None:
         gate.wait()
-        for turn in range(4):
-            case = cases[(number + turn) % len(cases)]
+        for attempt in range(4):
+            case = cases[(number + attempt) % len(cases)]
             outputs = _poisoned_outputs(graph, case.probe)
             problem = _call(graph, runner, [np.array(a) for a in case.probe.inputs], outputs)
             problem = problem or _compared(graph, outputs, case)

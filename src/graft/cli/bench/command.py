@@ -149,15 +149,15 @@ def _peers(names: str) -> list[str]:
     chosen = list(dict.fromkeys(name.strip() for name in names.split(",")))
     for name in chosen:
         if name not in PEERS:
-            known = ", ".join(PEERS)
-            raise argparse.ArgumentTypeError(f"there is no peer '{name}'; there are {known}")
+            peers = ", ".join(PEERS)
+            raise argparse.ArgumentTypeError(f"there is no peer '{name}'; there are {peers}")
     return chosen
 
 
-def _seconds(given: str) -> float:
-    value = float(given)
+def _seconds(text: str) -> float:
+    value = float(text)
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{given}' is not a number of seconds")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds")
     return value
 
 
@@ -291,19 +291,19 @@ def _measured(
 
 
 def _timed(
-    standings: Mapping[str, Standing], found: Measurement, needed: int
+    standings: Mapping[str, Standing], measurement: Measurement, needed: int
 ) -> Iterator[tuple[str, Standing]]:
     """The standings that the race has changed."""
-    for name, error in found.failures.items():
+    for name, error in measurement.failures.items():
         yield name, replace(standings[name], reason=error.message, hint=error.hint)
-    lasting = found.rounds[0] if found.rounds else {}
+    lasting = measurement.rounds[0] if measurement.rounds else {}
     comparable = GRAFT in lasting and len(lasting) >= needed
     for name, standing in standings.items():
         if name in lasting and comparable:
-            ratio = None if name == GRAFT else found.ratio(GRAFT, name)
-            timing = Timing(summarize(found.times(name)), found.cores_used(name), ratio)
+            ratio = None if name == GRAFT else measurement.ratio(GRAFT, name)
+            timing = Timing(summarize(measurement.times(name)), measurement.cores_used(name), ratio)
             yield name, replace(standing, timing=timing)
-        elif not standing.reason and name not in found.failures:
+        elif not standing.reason and name not in measurement.failures:
             yield name, replace(standing, reason="nothing to compare it with")
 
 

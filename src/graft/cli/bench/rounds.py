@@ -143,17 +143,17 @@ def measure(
             return result
 
 
-def _is_over(found: Measurement, racing: Sequence[str], limits: Limits, alone: bool) -> bool:
+def _is_over(measurement: Measurement, racing: Sequence[str], limits: Limits, alone: bool) -> bool:
     peers = [name for name in racing if name != GRAFT]
     if GRAFT not in racing or not (peers or alone):
         return True
-    if len(found.rounds) >= limits.rounds or found.seconds >= limits.seconds:
+    if len(measurement.rounds) >= limits.rounds or measurement.seconds >= limits.seconds:
         return True
-    if len(found.rounds) < LEAST_ROUNDS:
+    if len(measurement.rounds) < LEAST_ROUNDS:
         return False
     if alone:
-        return found.uncertainty(GRAFT) <= TIGHT
-    return all(found.ratio(GRAFT, peer).uncertainty <= TIGHT for peer in peers)
+        return measurement.uncertainty(GRAFT) <= TIGHT
+    return all(measurement.ratio(GRAFT, peer).uncertainty <= TIGHT for peer in peers)
 
 
 CONFIDENCE = 0.95

@@ -118,11 +118,13 @@ def _text(report: Report) -> Iterator[Block]:
 
 
 def _row(pattern: PatternReport) -> tuple[str, ...]:
-    told = [f"{n} × {reason}" for reason, n in pattern.refused.most_common(_MOST_REASONS)]
+    counted_reasons = [
+        f"{n} × {reason}" for reason, n in pattern.refused.most_common(_MOST_REASONS)
+    ]
     if len(pattern.refused) > _MOST_REASONS:
         more = counted(len(pattern.refused) - _MOST_REASONS, "more reason")
-        told.append(f"and {more}: --json lists them")
-    reasons = "; ".join(told)
+        counted_reasons.append(f"and {more}: --json lists them")
+    reasons = "; ".join(counted_reasons)
     tried, accepted = number(pattern.tried), number(pattern.accepted)
     kinds = ", ".join([*pattern.dtypes, *(["symbolic"] if pattern.symbolic else [])])
     return pattern.name, accepted, "of", tried, "accepted", kinds and f"({kinds})", reasons

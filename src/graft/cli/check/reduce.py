@@ -147,12 +147,12 @@ class _Parts:
             inputs = [self._input(name, feeds[name]) for name in outside]
         except UserError:
             return None
-        wanted = {info.name for info in self.whole.model.graph.output}
+        output_names = {info.name for info in self.whole.model.graph.output}
         outputs = [
             name
             for node in nodes
             for name in node.output
-            if name in wanted or (name and not read.intersection(node.output))
+            if name in output_names or (name and not read.intersection(node.output))
         ]
         infos = [onnx.ValueInfoProto(name=name) for name in outputs]
         return Case(sub_model(self.whole.model, nodes, inputs, infos), feeds)
@@ -175,8 +175,10 @@ class _Parts:
         dims: Sequence[int | str | None] = data.shape
         if isinstance(type_, TensorType) and type_.rank == data.ndim:
             dims = [_onnx_dim(dim) for dim in type_.shape or ()]
-        made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element(data), dims)
-        return made
+        value_info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
+            name, element(data), dims
+        )
+        return value_info
 
 
 def _onnx_dim(dim: AnyDim) -> int | str | None:
@@ -192,9 +194,9 @@ def element(data: Array) -> int:
 
 def shrink(case: Case, trials: Trials) -> Case:
     """The case with known and smaller extents, as far as it fails all the same."""
-    known = with_known_shapes(case)
-    if known.model != case.model and trials(known):
-        case = known
+    shaped = with_known_shapes(case)
+    if shaped.model != case.model and trials(shaped):
+        case = shaped
     for _ in range(_MOST_PASSES):
         before = case
         for change in _changes(case):

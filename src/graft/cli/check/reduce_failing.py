@@ -280,8 +280,8 @@ def _error(error: Exception) -> Failure:
 
 
 def _types(graph: Graph) -> dict[str, Type]:
-    made = (value for node in graph.nodes for value in node.outputs)
-    return {value.name: value.type for value in (*graph.inputs, *made)}
+    values = (value for node in graph.nodes for value in node.outputs)
+    return {value.name: value.type for value in (*graph.inputs, *values)}
 
 
 def _without_files(case: Case, judge: Judge, options: argparse.Namespace) -> Case | None:

@@ -125,8 +125,8 @@ class Call:
 
     def constant(self, array: Any, dtype: DType | None = None) -> Value:
         """Emit a constant."""
-        made = np.asarray(array, dtype=None if dtype is None else dtype.numpy)
-        return self.scope.builder.constant(made)
+        elements = np.asarray(array, dtype=None if dtype is None else dtype.numpy)
+        return self.scope.builder.constant(elements)
 
     def scalar(self, number: Any, like: Value) -> Value:
         """Emit a rank-0 constant of another value's dtype."""

@@ -215,9 +215,9 @@ def check_call(
     Where unknown attributes are put up with, nothing of the body refers to them.
     """
     check_attributes(node)
-    known = {*function.attribute, *(attribute.name for attribute in function.attribute_proto)}
+    declared = {*function.attribute, *(attribute.name for attribute in function.attribute_proto)}
     for attribute in node.attribute:
-        if attribute.name not in known:
+        if attribute.name not in declared:
             message = f"the function '{function.name}' has no '{attribute.name}'"
             leniency.allow(ModelError(message, location), IGNORED)
 
@@ -253,8 +253,8 @@ def _with_typed_attributes(
     node: onnx.NodeProto, schema: onnx.defs.OpSchema, leniency: Leniency, location: Location
 ) -> onnx.NodeProto:
     """Refuse attributes of other types than the schema's, except a Constant's, which is renamed."""
-    known: Mapping[str, Any] = schema.attributes
-    kinds = {name: int(attribute.type.value) for name, attribute in known.items()}
+    declared: Mapping[str, Any] = schema.attributes
+    kinds = {name: int(attribute.type.value) for name, attribute in declared.items()}
     for attribute in node.attribute:
         if not attribute.type or kinds[attribute.name] == attribute.type:
             continue
@@ -341,10 +341,10 @@ def function_body(
 
 def instantiate(function: onnx.FunctionProto, call: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """The function's nodes with references to its attributes filled in from the call."""
-    given = {attribute.name: attribute for attribute in function.attribute_proto}
-    given.update((attribute.name, attribute) for attribute in call.attribute)
+    defaults = {attribute.name: attribute for attribute in function.attribute_proto}
+    defaults.update((attribute.name, attribute) for attribute in call.attribute)
     for node in function.node:
-        yield _filled(node, given)
+        yield _filled(node, defaults)
 
 
 def with_own_names(call: onnx.NodeProto) -> onnx.NodeProto:
@@ -374,20 +374,20 @@ def _graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from (attribute.g, *attribute.graphs)
 
 
-def _filled(node: onnx.NodeProto, given: dict[str, onnx.AttributeProto]) -> onnx.NodeProto:
+def _filled(node: onnx.NodeProto, defaults: dict[str, onnx.AttributeProto]) -> onnx.NodeProto:
     needs = any(a.ref_attr_name or a.type in _GRAPHS for a in node.attribute)
     if not needs:
         return node
     copy = _copy(node)
     del copy.attribute[:]
     for attribute in node.attribute:
-        if attribute.ref_attr_name and attribute.ref_attr_name not in given:
+        if attribute.ref_attr_name and attribute.ref_attr_name not in defaults:
             continue
         added = copy.attribute.add()
-        added.CopyFrom(given[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
+        added.CopyFrom(defaults[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
         added.name = attribute.name
         for graph in (added.g, *added.graphs) if added.type in _GRAPHS else ():
-            inner = [_filled(n, given) for n in graph.node]
+            inner = [_filled(n, defaults) for n in graph.node]
             del graph.node[:]
             graph.node.extend(inner)
     return copy

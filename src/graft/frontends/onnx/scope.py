@@ -151,9 +151,9 @@ class Scope:
             return self._constant(literal, outer.name)
         if outer not in self.captured:
             inner = self.builder.input(outer.name, outer.type)
-            known = self.parent.builder.knowledge.known(outer)
-            if known is not None:
-                self.builder.knowledge.learn(inner, known)
+            constant = self.parent.builder.knowledge.known(outer)
+            if constant is not None:
+                self.builder.knowledge.learn(inner, constant)
             self.captured[outer] = inner
         return self.captured[outer]
 

@@ -45,8 +45,8 @@ def _if(call: Call) -> tuple[Value, ...]:
     condition = call.concrete(call.input(0))
     if condition is not None and condition.size == 1:
         # The branch that is never taken may not even fit its operands.
-        taken = "then_branch" if condition.reshape(-1)[0] else "else_branch"
-        return call.scope.inline(protos[taken], taken)
+        branch = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+        return call.scope.inline(protos[branch], branch)
     graphs, captures = call.scope.bodies(protos)
     return call.ops("if", call.input(0), *captures, then_branch=graphs[0], else_branch=graphs[1])
 
@@ -169,12 +169,12 @@ def _loop(call: Call) -> tuple[Value, ...]:
 
 def _scan_list(call: Call, name: str, length: int) -> Ints:
     """An attribute with a number for each scanned tensor or stacked result, 0 if left out."""
-    given: Ints = call.ints(name, (0,) * length)
-    if len(given) != length:
-        call.fail(f"attribute '{name}' has {len(given)} elements, not {length}")
-    if name.endswith("directions") and not set(given) <= {0, 1}:
-        call.fail(f"attribute '{name}' is {list(given)}; a direction is 0 or 1")
-    return given
+    listed: Ints = call.ints(name, (0,) * length)
+    if len(listed) != length:
+        call.fail(f"attribute '{name}' has {len(listed)} elements, not {length}")
+    if name.endswith("directions") and not set(listed) <= {0, 1}:
+        call.fail(f"attribute '{name}' is {list(listed)}; a direction is 0 or 1")
+    return listed
 
 
 def _scanned_count(call: Call, operands: int) -> int:

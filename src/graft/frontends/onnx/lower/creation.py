@@ -96,9 +96,9 @@ def _integer_behind(call: Call, value: Value) -> Value | None:
 
     Exporters write `Range(0.0, Cast(size), 1.0)`.
     """
-    known = call.concrete(value)
-    if known is not None:
-        number = float(known.reshape(-1)[0]) if known.size == 1 else math.nan
+    constants = call.concrete(value)
+    if constants is not None:
+        number = float(constants.reshape(-1)[0]) if constants.size == 1 else math.nan
         whole = number.is_integer() and abs(number) <= _EXACT
         return call.constant(int(number), DType.INT64) if whole else None
     node = call.scope.builder.producer(value)
@@ -109,10 +109,10 @@ def _integer_behind(call: Call, value: Value) -> Value | None:
 
 def _known_count(call: Call, *operands: Value) -> int | None:
     """The length of a range of floats if it is known at import."""
-    known = [call.concrete(value) for value in operands]
-    if any(array is None or array.size != 1 for array in known):
+    constants = [call.concrete(value) for value in operands]
+    if any(array is None or array.size != 1 for array in constants):
         return None
-    start, limit, delta = (float(array.reshape(-1)[0]) for array in known if array is not None)
+    start, limit, delta = (float(array.reshape(-1)[0]) for array in constants if array is not None)
     steps = (limit - start) / delta if delta else math.nan
     if not math.isfinite(steps):
         call.fail(f"from {start} to {limit} in steps of {delta} is no finite range")

@@ -19,11 +19,11 @@ ML = "ai.onnx.ml"
 
 def one_of(call: Call, names: tuple[str, ...]) -> str:
     """The only one of these attributes that the node has and that is not empty."""
-    given = [name for name in names if call.has(name) and call.attribute(name) != ()]
-    if len(given) != 1:
-        have = " and ".join(given) or "none"
+    present = [name for name in names if call.has(name) and call.attribute(name) != ()]
+    if len(present) != 1:
+        have = " and ".join(present) or "none"
         call.fail(f"{call.node.op_type} wants one of {', '.join(names)}, has {have}")
-    return given[0]
+    return present[0]
 
 
 def labels_of(call: Call, names: tuple[str, ...]) -> Array:
@@ -40,8 +40,8 @@ def labels_of(call: Call, names: tuple[str, ...]) -> Array:
 def _array_feature_extractor(call: Call) -> Value:
     data, rank = call.input(0), call.rank(call.input(0))
     columns = call.op("reshape", call.input(1), shape=(-1,))
-    taken = call.op("take", data, columns, axis=-1)
-    return call.op("expand_dims", taken, axes=(0,)) if rank == 1 else taken
+    columns_of = call.op("take", data, columns, axis=-1)
+    return call.op("expand_dims", columns_of, axes=(0,)) if rank == 1 else columns_of
 
 
 @lowers("Binarizer", domain=ML)
@@ -146,9 +146,9 @@ def _label_encoder(call: Call) -> Value:
         classes = np.array(call.ints("classes_strings", ()), object)
         return _between(call, np.arange(len(classes)), classes)
     kinds = ("strings", "int64s", "floats", "tensor")
-    known = [kind for kind in kinds if kind != "tensor" or call.opset >= 4]
-    keys = labels_of(call, tuple(f"keys_{kind}" for kind in known))
-    values = labels_of(call, tuple(f"values_{kind}" for kind in known))
+    supported = [kind for kind in kinds if kind != "tensor" or call.opset >= 4]
+    keys = labels_of(call, tuple(f"keys_{kind}" for kind in supported))
+    values = labels_of(call, tuple(f"values_{kind}" for kind in supported))
     if len(keys) != len(values):
         call.fail(f"there are {len(keys)} keys but {len(values)} values")
     default = _default(call, values)

@@ -148,14 +148,19 @@ def _pair_weights(call: Call, supports: tuple[int, ...]) -> Array:
     j's in row i.
     """
     classes, count = len(supports), sum(supports)
-    given = _floats(call, "coefficients")
-    if given.size != (classes - 1) * count:
-        call.fail(f"{given.size} coefficients do not fit {count} vectors of {classes} classes")
-    given = given.reshape(classes - 1, count)
+    coefficients = _floats(call, "coefficients")
+    if coefficients.size != (classes - 1) * count:
+        call.fail(
+            f"{coefficients.size} coefficients do not fit {count} vectors of {classes} classes"
+        )
+    coefficients = coefficients.reshape(classes - 1, count)
     owner = np.repeat(np.arange(classes), supports)
     pairs = zip(*np.triu_indices(classes, 1), strict=True)
     return np.stack(
-        [np.where(owner == i, given[j - 1], np.where(owner == j, given[i], 0)) for i, j in pairs]
+        [
+            np.where(owner == i, coefficients[j - 1], np.where(owner == j, coefficients[i], 0))
+            for i, j in pairs
+        ]
     )
 
 

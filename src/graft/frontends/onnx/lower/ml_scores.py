@@ -31,13 +31,13 @@ class PostTransform(StrEnum):
 
 def post_transform(call: Call) -> PostTransform:
     """The transform that the node names."""
-    given = call.attribute("post_transform", "NONE")
-    known = list(PostTransform)
-    if isinstance(given, int) and 0 <= given < len(known):
-        return known[given]
-    if given not in known:
-        call.fail(f"post_transform is '{given}', none of {', '.join(known)}")
-    return PostTransform(given)
+    name = call.attribute("post_transform", "NONE")
+    names = list(PostTransform)
+    if isinstance(name, int) and 0 <= name < len(names):
+        return names[name]
+    if name not in names:
+        call.fail(f"post_transform is '{name}', none of {', '.join(names)}")
+    return PostTransform(name)
 
 
 def transformed(call: Call, scores: Value, transform: PostTransform) -> Value:

@@ -52,10 +52,10 @@ def _same_length(call: Call, **lists: Array) -> None:
 
 def _positions(call: Call, keys: Array, expected: Array, what: str) -> Array:
     """The index of each pair (tree, node) among the keys; a missing one is an error."""
-    places = {key: at for at, key in enumerate(map(tuple, keys.tolist()))}
-    if len(places) < len(keys):
+    node_numbers = {key: at for at, key in enumerate(map(tuple, keys.tolist()))}
+    if len(node_numbers) < len(keys):
         call.fail("a tree has two nodes of one number")
-    positions = [places.get(key, -1) for key in map(tuple, expected.tolist())]
+    positions = [node_numbers.get(key, -1) for key in map(tuple, expected.tolist())]
     if -1 in positions:
         tree, node = expected[positions.index(-1)].tolist()
         call.fail(f"{what} name node {node} of tree {tree}, which does not exist")
@@ -72,8 +72,8 @@ def _old_forest(call: Call, prefix: str) -> dict[str, Any]:
     _same_length(call, **nodes, modes=modes, values=values, missing_value_tracks=tracks)
     keys = np.stack([nodes["treeids"], nodes["nodeids"]], axis=1)
     leaf = modes == "LEAF"
-    known = {f"BRANCH_{branch.name}": branch for branch in Branch if branch != Branch.MEMBER}
-    unknown = set(modes[~leaf].tolist()) - set(known)
+    branch_names = {f"BRANCH_{branch.name}": branch for branch in Branch if branch != Branch.MEMBER}
+    unknown = set(modes[~leaf].tolist()) - set(branch_names)
     if unknown:
         call.fail(f"the node mode '{min(unknown)}' is unknown")
     number = np.where(leaf, ~(np.cumsum(leaf) - 1), np.cumsum(~leaf) - 1)
@@ -86,7 +86,7 @@ def _old_forest(call: Call, prefix: str) -> dict[str, Any]:
     return {
         "roots": number[first],
         "features": nodes["featureids"][~leaf],
-        "branches": np.array([known[mode] for mode in modes[~leaf]], np.uint8),
+        "branches": np.array([branch_names[mode] for mode in modes[~leaf]], np.uint8),
         "thresholds": values[~leaf],
         "nan_is_true": tracks[~leaf] != 0,
         "members": values[:0],

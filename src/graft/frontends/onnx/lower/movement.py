@@ -26,10 +26,14 @@ lowers_to("Slice", "strided_slice", "begin=starts end=ends axes")
 def _reshape(call: Call) -> Value:
     shape = call.input(1)
     allowzero = bool(call.int("allowzero", 0))
-    known = call.known(shape)
-    if known is not None and known.dtype == object and 0 not in known.reshape(-1).tolist():
+    target_dims = call.known(shape)
+    if (
+        target_dims is not None
+        and target_dims.dtype == object
+        and 0 not in target_dims.reshape(-1).tolist()
+    ):
         allowzero = True  # a symbol that is bound to 0 means 0, not "copy"
-        extents = _forced(call, call.input(0), known.reshape(-1).tolist())
+        extents = _forced(call, call.input(0), target_dims.reshape(-1).tolist())
         if extents is not None:
             return call.op("reshape", call.input(0), shape=extents, allowzero=True)
     return call.op("reshape", call.input(0), shape, allowzero=allowzero)
@@ -91,11 +95,11 @@ def _expand(call: Call) -> Value:
     data, shape = call.input(0), call.input(1)
     if shape.shape is not None and len(shape.shape) != 1:
         call.fail(f"the shape is {shape.type}, not a list")
-    known = call.known(shape)
+    target_dims = call.known(shape)
     kept = None
-    if known is not None and data.shape is not None:
-        kept = _kept(data.shape, known.tolist())
-    if known is None or kept is None:
+    if target_dims is not None and data.shape is not None:
+        kept = _kept(data.shape, target_dims.tolist())
+    if target_dims is None or kept is None:
         everywhere = call.op("full", call.constant(True), shape)
         return call.op("where", everywhere, data, data)
     rank = call.rank(data)
@@ -103,7 +107,7 @@ def _expand(call: Call) -> Value:
         return data
     if any(kept):
         dims = _led_by_ones(call, call.op("shape_of", data), len(kept) - rank)
-        target = _led_by_ones(call, shape, len(kept) - len(known))
+        target = _led_by_ones(call, shape, len(kept) - len(target_dims))
         shape = call.op("where", call.constant(kept), dims, target)
     return call.op("broadcast_to", data, shape)
 

@@ -104,8 +104,8 @@ def _by_statistics(call: Call, x: Value, mean: Value, variance: Value) -> Value:
     if _is_spatial(call):
         attrs = {"axis": _channels(call, x), "epsilon": _epsilon(call)}
         return call.op("nn.batch_norm", x, scale, bias, mean, variance, **attrs)
-    given = [_at_least_float32(call, value) for value in (x, scale, bias, mean, variance)]
-    wide, scale, bias, mean, variance = given
+    wide_operands = [_at_least_float32(call, value) for value in (x, scale, bias, mean, variance)]
+    wide, scale, bias, mean, variance = wide_operands
     shifted = call.op("add", variance, call.scalar(_epsilon(call), variance))
     normal = call.op("divide", call.op("subtract", wide, mean), call.op("sqrt", shifted))
     result = call.op("add", call.op("multiply", normal, scale), bias)

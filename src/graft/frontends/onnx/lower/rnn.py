@@ -32,19 +32,19 @@ _ACTIVATIONS: dict[str, tuple[str, Any, Any]] = {
 
 def _activations(call: Call, defaults: tuple[str, ...], directions: int) -> dict[str, Any]:
     """The attributes that name the activation functions and give their coefficients."""
-    given = call.attribute("activations", defaults * directions)
-    if len(given) == 2 * len(defaults):
-        given = given[: directions * len(defaults)]  # RNN's default always lists both directions'
-    for name in given:
+    names = call.attribute("activations", defaults * directions)
+    if len(names) == 2 * len(defaults):
+        names = names[: directions * len(defaults)]  # RNN's default always lists both directions'
+    for name in names:
         if name.lower() not in _ACTIVATIONS:
             call.fail(f"'{name}' is no activation of {call.node.op_type}")
-    known = [_ACTIVATIONS[name.lower()] for name in given]
-    result: dict[str, Any] = {"activations": [name for name, _, _ in known]}
+    activations = [_ACTIVATIONS[name.lower()] for name in names]
+    result: dict[str, Any] = {"activations": [name for name, _, _ in activations]}
     for position, attribute in ((1, "activation_alpha"), (2, "activation_beta")):
         values = iter(call.attribute(attribute, ()))
-        if any(entry[position] is not None for entry in known):
+        if any(entry[position] is not None for entry in activations):
             result[attribute] = [
-                _coefficient(call, attribute, entry[position], values) for entry in known
+                _coefficient(call, attribute, entry[position], values) for entry in activations
             ]
     return result
 

@@ -40,12 +40,12 @@ def _position(call: Call, operand: Value | None, length: int, end: int, default:
     """A position counted from the front, where it is known and lies below `end`."""
     if operand is None:
         return default if 0 <= default < end else None
-    known = call.concrete(operand)
-    if known is None or known.size != 1:
+    constant = call.concrete(operand)
+    if constant is None or constant.size != 1:
         return None
-    given = int(known.reshape(-1)[0])
-    place = given + length if given < 0 else given
-    return place if 0 <= place < end else None
+    index = int(constant.reshape(-1)[0])
+    element_index = index + length if index < 0 else index
+    return element_index if 0 <= element_index < end else None
 
 
 def _sequence(call: Call, elements: Sequence[Value], dtype: DType) -> Value:
@@ -74,41 +74,41 @@ def _empty(call: Call) -> Value:
 @lowers("SequenceInsert")
 def _insert(call: Call) -> Value:
     sequence, element, position = call.input(0), call.input(1), call.optional(2)
-    dtype, known = _dtype(call, sequence), elements_of(call, sequence)
-    if known is not None and element.dtype is dtype:
-        place = _position(call, position, len(known), len(known) + 1, len(known))
-        if place is not None:
-            return _sequence(call, [*known[:place], element, *known[place:]], dtype)
+    dtype, items = _dtype(call, sequence), elements_of(call, sequence)
+    if items is not None and element.dtype is dtype:
+        element_index = _position(call, position, len(items), len(items) + 1, len(items))
+        if element_index is not None:
+            return _sequence(call, [*items[:element_index], element, *items[element_index:]], dtype)
     return call.op("sequence.insert", sequence, element, position)
 
 
 @lowers("SequenceErase")
 def _erase(call: Call) -> Value:
     sequence, position = call.input(0), call.optional(1)
-    dtype, known = _dtype(call, sequence), elements_of(call, sequence)
-    if known is not None:
-        place = _position(call, position, len(known), len(known), len(known) - 1)
-        if place is not None:
-            return _sequence(call, [*known[:place], *known[place + 1 :]], dtype)
+    dtype, items = _dtype(call, sequence), elements_of(call, sequence)
+    if items is not None:
+        element_index = _position(call, position, len(items), len(items), len(items) - 1)
+        if element_index is not None:
+            return _sequence(call, [*items[:element_index], *items[element_index + 1 :]], dtype)
     return call.op("sequence.erase", sequence, position)
 
 
 @lowers("SequenceAt")
 def _at(call: Call) -> Value:
     sequence, position = call.input(0), call.input(1)
-    known = elements_of(call, sequence)
-    if known is not None:
-        place = _position(call, position, len(known), len(known), -1)
-        if place is not None:
-            return known[place]
+    items = elements_of(call, sequence)
+    if items is not None:
+        element_index = _position(call, position, len(items), len(items), -1)
+        if element_index is not None:
+            return items[element_index]
     return call.op("sequence.at", sequence, position)
 
 
 @lowers("SequenceLength")
 def _length(call: Call) -> Value:
-    known = elements_of(call, call.input(0))
-    if known is not None:
-        return call.constant(np.array(len(known), dtype=np.int64))
+    items = elements_of(call, call.input(0))
+    if items is not None:
+        return call.constant(np.array(len(items), dtype=np.int64))
     return call.op("sequence.length", call.input(0))
 
 
@@ -147,15 +147,15 @@ def _known_parts(call: Call, data: Value, sizes: Value | None, axis: int) -> lis
     if data.shape is None or not -len(data.shape) <= axis < len(data.shape):
         return None
     extent = data.shape[axis]
-    given = np.array(1) if sizes is None else call.concrete(sizes)
-    if given is None or given.dtype.kind not in "iu" or not isinstance(extent, int):
+    index = np.array(1) if sizes is None else call.concrete(sizes)
+    if index is None or index.dtype.kind not in "iu" or not isinstance(extent, int):
         return None
-    if given.ndim == 0:
-        step = int(given)
+    if index.ndim == 0:
+        step = int(index)
         if step <= 0 or extent > step * _MOST_PARTS:
             return None
         return [min(step, extent - at) for at in range(0, extent, step)]
-    parts = [int(size) for size in given.reshape(-1)]
+    parts = [int(size) for size in index.reshape(-1)]
     return parts if all(size >= 0 for size in parts) and sum(parts) == extent else None
 
 
@@ -163,12 +163,12 @@ def _known_parts(call: Call, data: Value, sizes: Value | None, axis: int) -> lis
 def _concatenate(call: Call) -> Value:
     sequence, axis = call.input(0), call.int("axis")
     new_axis = bool(call.int("new_axis", 0))
-    known = elements_of(call, sequence)
-    if not known:
+    items = elements_of(call, sequence)
+    if not items:
         return call.op("sequence.concatenate", sequence, axis=axis, new_axis=new_axis)
     if new_axis:
-        known = [call.op("expand_dims", value, axes=(axis,)) for value in known]
-    return call.op("concatenate", *known, axis=axis)
+        items = [call.op("expand_dims", value, axes=(axis,)) for value in items]
+    return call.op("concatenate", *items, axis=axis)
 
 
 @lowers("Optional")
@@ -197,8 +197,8 @@ def _has_element(call: Call) -> Value:
     value = call.optional(0)
     if value is None:
         return call.constant(np.array(False))
-    known, content = _content(call, value)
-    if known:
+    items, content = _content(call, value)
+    if items:
         return call.constant(np.array(content is not None))
     return call.op("optional.has_element", value)
 

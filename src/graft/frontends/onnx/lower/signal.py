@@ -39,10 +39,12 @@ def _window(constant: float, first: float, second: float) -> Lowering:
         one = call.scalar(1, size)
         positions = delegate(call, "Range", call.scalar(0, size), size, one)
         period = size if call.int("periodic", 1) else call.op("subtract", size, one)
-        turn = call.constant(2 * math.pi, working)
-        step = call.op("divide", turn, call.op("cast", period, dtype=working))
+        full_circle = call.constant(2 * math.pi, working)
+        step = call.op("divide", full_circle, call.op("cast", period, dtype=working))
         angle = call.op("multiply", call.op("cast", positions, dtype=working), step)
-        result = call.op("subtract", call.scalar(constant, turn), _cosine(call, first, angle))
+        result = call.op(
+            "subtract", call.scalar(constant, full_circle), _cosine(call, first, angle)
+        )
         if second:
             double = call.op("multiply", angle, call.scalar(2, angle))
             result = call.op("add", result, _cosine(call, second, double))

@@ -74,9 +74,9 @@ def window_without_padding(call: Call, data: Value, weight: Value | None = None)
     kernel = _kernel(call, rank, weight)
     strides = call.ints("strides", ()) or (1,) * rank  # an empty list is as good as none
     dilation = call.ints("dilations", ()) or (1,) * rank
-    for name, given in (("kernel_shape", kernel), ("strides", strides), ("dilations", dilation)):
-        if len(given) != rank:
-            call.fail(f"{name} has {len(given)} entries, not {rank}")
+    for name, listed in (("kernel_shape", kernel), ("strides", strides), ("dilations", dilation)):
+        if len(listed) != rank:
+            call.fail(f"{name} has {len(listed)} entries, not {rank}")
     if any(step < 1 for step in (*strides, *dilation)):
         call.fail(f"strides {list(strides)} or dilations {list(dilation)} are not positive")
     if any(isinstance(extent, int) and extent < 1 for extent in kernel):

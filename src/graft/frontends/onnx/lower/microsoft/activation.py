@@ -44,10 +44,10 @@ def activated(call: Call, x: Value, activation: str, coefficients: Sequence[floa
     if len(coefficients) > len(names):
         count = len(coefficients)
         call.fail(f"{activation} takes {len(names)} coefficients, {count} are given")
-    given = dict(zip(names, coefficients, strict=False))
+    parameters = dict(zip(names, coefficients, strict=False))
     if activation == "Clip":
-        return call.op("clip", x, **given)
-    return main(call, activation, x, **given)
+        return call.op("clip", x, **parameters)
+    return main(call, activation, x, **parameters)
 
 
 def with_bias(call: Call, x: Value, bias: Value | None) -> Value:

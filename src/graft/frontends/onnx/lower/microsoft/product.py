@@ -42,8 +42,8 @@ def _fused_gemm(call: Call) -> Value:
     product = main_alike(call, "Gemm", *call.inputs)[0]
     activation = call.string("activation", "")
     names = coefficients_of(call, activation) if activation else ()
-    given = [f"activation_{name}" for name in names if call.has(f"activation_{name}")]
-    return activated(call, product, activation, [call.float(name) for name in given])
+    attributes = [f"activation_{name}" for name in names if call.has(f"activation_{name}")]
+    return activated(call, product, activation, [call.float(name) for name in attributes])
 
 
 @lowers_microsoft("FusedConv", "X W B? Z?", f"activation activation_params {_WINDOW}")
