@@ -47,8 +47,8 @@ def prepare(
 ) -> Graph:
     """Run the passes; `report` is told of each.
 
-    The graph may be a stretch of another, whose inputs bind symbols that no input of the stretch
-    has: the numbers come with the call."""
+    The graph may be a part of another, whose inputs bind symbols that no input of the part has:
+    their sizes come with the call."""
     symbols = (symbols_in_attrs(node.attrs) for node in graph.nodes)
     around = frozenset[str]().union(*symbols)
     return run_passes(graph, host_passes(target), report, around)
