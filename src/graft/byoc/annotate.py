@@ -1,4 +1,4 @@
-"""What is said about placement outside of backends: pattern tables, predicates and pins.
+"""Placement hints from outside of backends: pattern tables, predicates and pins.
 
 Tables and predicates may be registered for a backend by name, whether or not it has any of its own;
 pins are the user's word on where a node has to run or must not.

@@ -1,4 +1,4 @@
-"""The forms that backends wish for: `layout_transform` and `cast` nodes at the borders of regions.
+"""Layouts and dtypes that backends require: conversions (`layout_transform`, `cast`) around regions.
 
 A backend may want images in another layout and floats in another dtype than the host. Outside of a
 region the host then brings each value into the wished form; inside, the inverse is the first thing
