@@ -1,4 +1,4 @@
-"""Layouts and dtypes that backends require: conversions (`layout_transform`, `cast`) around regions.
+"""Layouts and dtypes that backends require: `layout_transform` and `cast` nodes around regions.
 
 A backend may want images in another layout and floats in another dtype than the host. Outside of a
 region the host then brings each value into the wished form; inside, the inverse is the first thing

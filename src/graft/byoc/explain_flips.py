@@ -1,7 +1,7 @@
-"""What would change a plan: a partition in; the cheapest changes of mind, and how much cheaper
+"""Sensitivity of a plan: a partition in; the cheapest alternative assignments, and how much cheaper
 launches or transfers would have to be for another plan to win, out.
 
-A change of mind is priced exactly: the problem is solved again with the nodes where they are not
+An alternative is priced exactly: the problem is solved again with the nodes where they are not
 now. Only the few that look cheapest are, and only for so long.
 """
 

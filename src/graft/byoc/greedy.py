@@ -1,4 +1,4 @@
-"""What others do, on the same problem: everything to the accelerators, by priority, then prune.
+"""The greedy baseline, as in the BYOC paper: offload all that can be, by priority, then prune.
 
 Nodes go to the first accelerator that can run them; neighbours on one accelerator merge into
 regions as large as convexity and memory allow; regions with little work go back to the host. Pieces

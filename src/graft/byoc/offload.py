@@ -1,4 +1,4 @@
-"""A plan put to work: regions outlined, compiled, checked and tied to the host's program.
+"""Executes a plan: regions are outlined, compiled, checked and linked to the host's program.
 
 A region that fails its check is tried again in two parts, and so on down to single candidates; what
 fails as such is demoted. The graph is outlined again without it, until all that is left can be

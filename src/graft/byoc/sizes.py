@@ -1,4 +1,4 @@
-"""Sizes as plain numbers, for prices: what is known at run time only is assumed."""
+"""Sizes and work as plain numbers, for prices; extents known only at run time are assumed."""
 
 from __future__ import annotations
 

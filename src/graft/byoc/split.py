@@ -1,4 +1,4 @@
-"""A region that does not hold -> two parts of it, to be tried again.
+"""Bisects a region that failed its check: two parts of it out, to be compiled and checked again.
 
 Candidates are never torn, and the first part never waits for the second: each candidate gives away
 the results of its last node only, so that in the order of these nodes none waits for a later one.

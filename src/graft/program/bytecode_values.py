@@ -1,4 +1,4 @@
-"""Code about values: where they are, what their extents tell, and when they go.
+"""Bytecode for values: their addresses, the symbols that their extents bind, and their release.
 
 The first part of the encoder: loops (`bytecode_loops.py`) and blocks (`bytecode.py`) stand on it.
 """

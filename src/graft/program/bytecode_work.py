@@ -1,4 +1,4 @@
-"""What is around the code of a program: what Python does, what checks say, and the whole image."""
+"""The rest of an image: work left to Python, messages of failed checks, and the whole."""
 
 from __future__ import annotations
 

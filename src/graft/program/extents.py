@@ -1,4 +1,4 @@
-"""Numbers for dims: what symbols stand for in, extents out; and whether extents fit together.
+"""Evaluates dims: sizes of symbols in, extents out; and checks of extents against each other.
 
 Compilers write down what the operators' type rules leave open as long as sizes are symbols: tests
 of extents, and what is to be said if they come out wrong. Such a check is data, so that it is the

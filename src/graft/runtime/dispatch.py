@@ -1,4 +1,4 @@
-"""The short way of a run: feeds as earlier runs had them in, results of the driver out.
+"""The fast path of a run: feeds like those of earlier runs in, results of the driver out.
 
 Feeds are looked at in one pass, input by input: plain NumPy arrays that kernels can use where they
 lie, of the very dtype. Whatever else comes (subclasses, lists, tensors of other libraries, other

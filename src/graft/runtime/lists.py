@@ -1,4 +1,4 @@
-"""Lists of tensors and tensors that may be missing: what is made of them, changed and read.
+"""Operations on lists of tensors and on optional tensors: construct, change, read.
 
 Lists, tensors and positions enter; lists and tensors leave. Nothing is computed: elements are
 handed on as they are, parts of a tensor are views of it, and joining them is a copy, as of what

@@ -1,4 +1,4 @@
-"""What most code generation takes: values or a match in, the reason out why it is none of that.
+"""Operand checks that most code generators share: a value or a match in, a reason for refusal out.
 
 Libraries for neural networks want tensors of one element type whose shapes are known when code is
 made for them; whoever wants more or less says so himself.

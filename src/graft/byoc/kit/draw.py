@@ -1,4 +1,4 @@
-"""Chance: what sizes, types and numbers random graphs and models are made of.
+"""Seeded random draws: the sizes, types and numbers of random graphs and models.
 
 All generators draw from here: the kit's graphs for patterns, the property tests' graphs and the
 fuzzer's ONNX models. Decisions come from a seed or from whoever poses as `random.Random`, as

@@ -1,4 +1,4 @@
-"""How operators are called: what is known of the operands in, the rest of the call out.
+"""Random calls of operators: the operand types that are fixed in, the rest of the call out.
 
 A recipe gets the types of operands that exist already (None where it may choose) and gives types
 for the others, and attributes. It need not be right every time: what the operator's type rule
