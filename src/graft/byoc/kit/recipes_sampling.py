@@ -64,6 +64,21 @@ def _roi_align(draw: Draw, op: Op, fixed: Fixed) -> Call:
     return Call((data, *types), attrs, {1: boxes, 2: images})
 
 
+@recipe("vision.crop_and_resize")
+def _crop_and_resize(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    """Boxes of any two corners, some of them outside of the image."""
+    data, count = _image(draw, fixed), draw.extent(4)
+    boxes = (draw.array(DType.FLOAT32, (count, 4)) / 4 + 0.5).astype(data.dtype.numpy)
+    images = draw.array(DType.INT32, (count,)) % max(extents(data)[0], 1)
+    types = TensorType(data.dtype, (count, 4)), TensorType(DType.INT32, (count,))
+    attrs = {
+        "crop_size": (draw.between(1, 4), draw.between(1, 4)),
+        "method": draw.among(("linear", "nearest")),
+        "extrapolation_value": 0.5,
+    }
+    return Call((data, *types), attrs, {1: boxes, 2: images})
+
+
 @recipe("nn.deformable_conv2d")
 def _deformable(draw: Draw, op: Op, fixed: Fixed) -> Call:
     data = _image(draw, fixed)
