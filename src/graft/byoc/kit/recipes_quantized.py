@@ -61,9 +61,9 @@ def _layer(draw: Draw, op: Op, fixed: Fixed) -> Call:
 
 
 @recipe("mixed.conv1d", "mixed.conv2d", "mixed.conv3d", "mixed.dense")
-def _mixed_layer(draw: Draw, op: Op, known: Known) -> Call:
+def _mixed_layer(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """The layer of that name on float32, by weights of 16 bits, on data of these or of float32."""
-    data = known[0] if known else None
+    data = fixed[0] if fixed else None
     plain = RECIPES[op.name.replace("mixed.", "nn.")](draw, op, [data] if data is not None else [])
     shapes = [extents(type_) for type_ in plain.operands if type_ is not None]
     half = data.dtype if data is not None and data.dtype in HALVES else draw.among(HALVES)
