@@ -297,7 +297,7 @@ class _Trial:
         if not self.narrow.accelerators:
             return None
         placement = partition_graph(self.graph, self.narrow).placement
-        numbers = {node: number for number, node in enumerate(placement.found.nodes)}
+        numbers = {node: number for number, node in enumerate(placement.candidates.nodes)}
         nodes = tuple(tuple(numbers[node] for node in unit.nodes) for unit in self.units)
         rate = self.options.host.limits.peak_bytes_per_second or math.inf
         return PlacedUnits(placement.problem, nodes, rate)

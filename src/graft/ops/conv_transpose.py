@@ -234,6 +234,8 @@ def _express_transposed(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) -
 def _express_col2im(attrs: Any, out: te.Out, data: Tensor, *shapes: Tensor | None) -> te.Results:
     """Every pixel is the sum of the elements of the blocks that lie over it."""
     shape, dtype = out.shape, out.dtype
+    if not dtype.is_number:
+        return te.Unexpressed(f"{dtype} elements are not added")
     rank = len(shape) - 2
     block = _block(attrs.block_shape, shapes[1], rank)
     strides, dilation = attrs.strides or (1,) * rank, attrs.dilation or (1,) * rank

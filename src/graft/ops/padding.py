@@ -312,6 +312,12 @@ def _reverse_sequence(attrs: ReverseSequenceAttrs, data: Array, seq_lengths: Arr
 # Tensor expressions.
 
 
+def _fill_term(attrs: Any, dtype: DType) -> Term:
+    """The fill value as an element, converted as the meaning does: 1.5 is 1 among integers."""
+    value = np.asarray(attrs.fill)
+    return te.number(value.astype(dtype.numpy).item() if dtype.is_integer else attrs.fill, dtype)
+
+
 @te.expresses("nn.pad")
 def _express_pad(
     attrs: Any, out: te.Out, data: Tensor, value: Tensor | None, *widths_and_axes: Tensor | None
@@ -345,7 +351,7 @@ def _express_pad(
         inside = tests[0]
         for test in tests[1:]:
             inside = inside & test
-        fill = te.number(attrs.fill, data.dtype) if value is None else te.single(value)
+        fill = _fill_term(attrs, data.dtype) if value is None else te.single(value)
         return select(inside, result, cast(data.dtype, fill))
 
     return out.of(element)
@@ -356,7 +362,7 @@ def _pad_at_run_time(
 ) -> te.Results:
     widths, axes = map(listed, (attrs.pad_width, attrs.axes), widths_and_axes)
     begins, ends = widths[: len(widths) // 2], widths[len(widths) // 2 :]
-    fill = te.number(attrs.fill, data.dtype) if value is None else te.single(value)
+    fill = _fill_term(attrs, data.dtype) if value is None else te.single(value)
     if 0 in te.sizes(data):
         return out.of(lambda *_: cast(data.dtype, fill))
 
