@@ -311,6 +311,7 @@ def _movements() -> list[Case]:
             for mode in ("constant", "reflect", "edge", "wrap")
         ],
         case("nn.pad", i8(3, 40), i8(), pad_width=(1, 7, 0, 9)),
+        case("nn.pad", i8(2, 3), pad_width=(1, 0, 0, 2), value=1.5),
         case("nn.pad", f32(3, 40), pad_width=(-1, 3, 2, -3), value=1.5),
         case("nn.pad", f32(6, 7), pad_width=(-1, 2), axes=(1,), mode="reflect"),
         case("nn.pad", i32(1, 3), pad_width=(2, 7, 1, 0), mode="reflect"),
