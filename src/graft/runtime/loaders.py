@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 from graft.base.errors import UserError
@@ -36,6 +37,23 @@ def versioned(
         return loader
 
     return declare
+
+
+def installed_version(package: str) -> str:
+    """The version of a package that a backend stands on."""
+    # lazy: slow to import, and few files have anything to look for
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def lacking(package: str, extra: str, module: str = "") -> str:
+    """What to install for the module of a package (by default of its name); empty: it is there."""
+    hint = f"it needs the package '{package}': pip install 'graft-compiler[{extra}]'"
+    return "" if find_spec(module or package) else hint
 
 
 def family_of(backend: str) -> str:

@@ -20,6 +20,7 @@ from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
 from graft.passes.pipeline import optimize
+from graft.runtime import loaders
 
 
 def refusals(graph: Graph) -> list[str]:
@@ -52,7 +53,7 @@ def test_a_column_of_one_channel(channels: int) -> None:
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "find_spec", lambda _name: None)
+    monkeypatch.setattr(loaders, "find_spec", lambda _name: None)
     runtime.core.cache_clear()
     assert "pip install 'graft-compiler[openvino]'" in OpenVino().missing()
     with pytest.raises(UserError, match="OpenVINO cannot run here: it needs the package"):

@@ -21,6 +21,7 @@ from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
 from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import optimize
+from graft.runtime import loaders
 
 CPU = "CPUExecutionProvider"
 TAKES_NOTHING = "AzureExecutionProvider"  # built in, for operators of its own alone
@@ -97,7 +98,7 @@ def test_names_of_providers() -> None:
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "find_spec", lambda _name: None)
+    monkeypatch.setattr(loaders, "find_spec", lambda _name: None)
     assert "pip install 'graft-compiler[onnxruntime]'" in Ort(CPU).missing()
 
 

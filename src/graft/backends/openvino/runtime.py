@@ -5,14 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
-from importlib.util import find_spec
 from typing import Any
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
-from graft.runtime.loaders import versioned
+from graft.runtime.loaders import installed_version, lacking, versioned
 from graft.runtime.memory import unlocked
 
 DEVICE = "CPU"
@@ -26,16 +23,12 @@ _PRECISIONS = {
 
 def missing() -> str:
     """What to install, or nothing."""
-    hint = "it needs the package 'openvino': pip install 'graft-compiler[openvino]'"
-    return "" if find_spec("openvino") else hint
+    return lacking("openvino", "openvino")
 
 
 def version() -> str:
     """OpenVINO's, which its compiled form is for."""
-    try:
-        return installed("openvino")
-    except PackageNotFoundError:
-        return "not installed"
+    return installed_version("openvino")
 
 
 @cache

@@ -6,6 +6,8 @@ session on that provider alone can be made of it, with ONNX Runtime's reason.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx
 
 from graft.backends.ort import runtime
@@ -21,7 +23,7 @@ class Ort(OnnxBackend):
     """One provider; without a name, the family that makes backends of providers."""
 
     has_variants = True
-    dtypes = (DType.FLOAT32, DType.BOOL, DType.INT8, DType.UINT8)
+    dtypes: Sequence[DType] = (DType.FLOAT32, DType.BOOL, DType.INT8, DType.UINT8)
 
     def __init__(self, provider: str = "") -> None:
         self.provider = self.device = provider

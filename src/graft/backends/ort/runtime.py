@@ -11,14 +11,11 @@ import pkgutil
 import warnings
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
-from importlib.util import find_spec
 from typing import Any
 
 from graft.base.errors import UnsupportedError
 from graft.base.names import printable
-from graft.runtime.loaders import versioned
+from graft.runtime.loaders import installed_version, lacking, versioned
 from graft.runtime.spaces import Runner
 
 _CPU = "CPUExecutionProvider"
@@ -26,20 +23,16 @@ _CPU = "CPUExecutionProvider"
 
 def version() -> str:
     """ONNX Runtime's."""
-    try:
-        return installed("onnxruntime")
-    except PackageNotFoundError:
-        return "not installed"
+    return installed_version("onnxruntime")
 
 
 def missing(provider: str) -> str:
     """What to install or to name, or nothing."""
-    if find_spec("onnxruntime") is None:
-        return "it needs the package 'onnxruntime': pip install 'graft-compiler[onnxruntime]'"
-    if provider in providers():
-        return ""
-    lacking = f"ONNX Runtime has no '{provider}' here" if provider else "name a provider"
-    return f"{lacking}: there are {', '.join(f'ort:{name}' for name in providers())}"
+    lacks = lacking("onnxruntime", "onnxruntime")
+    if lacks or provider in providers():
+        return lacks
+    wanted = f"ONNX Runtime has no '{provider}' here" if provider else "name a provider"
+    return f"{wanted}: there are {', '.join(f'ort:{name}' for name in providers())}"
 
 
 @cache
@@ -65,6 +58,14 @@ def providers() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*onnxruntime.get_available_providers(), *plugged_in]))
 
 
+def devices(provider: str) -> list[Any]:
+    """What a plug-in can run on, neural processors first; of a provider built in, nothing."""
+    import onnxruntime
+
+    found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
+    return sorted(found, key=lambda device: device.device.type.name != "NPU")
+
+
 def session_options(
     provider: str, threads: int | None = None, options: Mapping[str, str] | None = None
 ) -> Any:
@@ -78,10 +79,10 @@ def session_options(
     result.log_severity_level = 4  # failures are raised
     if provider != _CPU:
         result.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
+    plugged_in = devices(provider)
     try:
-        if devices:
-            result.add_provider_for_devices(devices[:1], dict(options or {}))
+        if plugged_in:
+            result.add_provider_for_devices(plugged_in[:1], dict(options or {}))
         else:
             result.add_provider(provider, dict(options or {}))
     except Exception as error:  # the classes of its errors have no base of their own

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.byoc.formats.onnx_writer import Writer, extents, names, onnx_dtype, writes
 from graft.ir.graph import Node
@@ -332,18 +333,26 @@ def _broadcast_to(writer: Writer, node: Node) -> None:
 @writes("qnn.quantize")
 def _quantize(writer: Writer, node: Node) -> None:
     """The zero point says the type of the result, so there has to be one."""
-    attrs, operands = node.attrs, names(node.inputs)
+    attrs = node.attrs
     if attrs.block_size or attrs.precision is not None or not attrs.saturate:
         raise UnsupportedError("opset 20 quantises by tensor and by axis alone", node.location)
-    if len(operands) < 3 or not operands[2]:
-        zeros = np.zeros(extents(node.args[1]), attrs.dtype.numpy)
-        operands = [*operands[:2], writer.constant(writer.name(node, "zero_point"), zeros)]
+    operands = _with_zero_point(writer, node, attrs.dtype)
     writer.emit("QuantizeLinear", operands, names(node.outputs), axis=attrs.axis)
+
+
+def _with_zero_point(writer: Writer, node: Node, dtype: DType) -> list[str]:
+    operands = names(node.inputs)
+    if len(operands) < 3 or not operands[2]:
+        zeros = np.zeros(extents(node.args[1]), dtype.numpy)
+        operands = [*operands[:2], writer.constant(writer.name(node, "zero_point"), zeros)]
+    return operands
 
 
 @writes("qnn.dequantize")
 def _dequantize(writer: Writer, node: Node) -> None:
+    """With its zero point: some peers know units by equal operands on both sides of them."""
     attrs = node.attrs
     if attrs.block_size or attrs.dtype not in (None, node.args[1].dtype):
         raise UnsupportedError("opset 20 dequantises by tensor and by axis alone", node.location)
-    writer.emit("DequantizeLinear", names(node.inputs), names(node.outputs), axis=attrs.axis)
+    operands = _with_zero_point(writer, node, node.args[0].dtype)
+    writer.emit("DequantizeLinear", operands, names(node.outputs), axis=attrs.axis)

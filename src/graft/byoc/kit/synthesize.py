@@ -101,6 +101,8 @@ class _Maker:
         self._values: dict[Pattern, Value] = {}
         self._fed: list[Value] = []  # what open leaves are to be, in this order
         self._read: set[Value] = set()
+        # Scale, zero point and axis of what was quantised.
+        self._parameters: dict[Value | None, tuple[list[Value | None], int]] = {}
         self._count = 0
 
     def start(self, pattern: Pattern, fed: Value | None) -> Value:
@@ -170,7 +172,13 @@ class _Maker:
             operands.append(value)
         self._read.update(value for value in operands if value is not None)
         attributes = {**drawn.attrs, **attrs, **dict(pattern.attrs)}
-        return self.builder.call(op, *operands, **attributes)
+        if op.name == "qnn.dequantize" and operands[0] in self._parameters:
+            # as in real models, integers between two units mean the same to both
+            operands[1:], attributes["axis"] = self._parameters[operands[0]]
+        results = self.builder.call(op, *operands, **attributes)
+        if op.name == "qnn.quantize":
+            self._parameters[results[0]] = operands[1:], attributes.get("axis", 1)
+        return results
 
     def _args(self, pattern: OpIs, op: Op) -> tuple[Pattern, ...]:
         if pattern.every is not None:
