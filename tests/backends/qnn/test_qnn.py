@@ -1,0 +1,192 @@
+"""Quantised regions on the emulated HTP: within a step of ONNX Runtime, never in floats, and never
+left to the CPU without a word.
+
+The provider is a download of 99 MB, so that these tests are of `make test-full`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper, parser
+
+import graft
+from graft.backends.ort import runtime as ort
+from graft.backends.qnn import backend, runtime
+from graft.backends.qnn.backend import Qnn
+from graft.base.errors import UnsupportedError, UserError
+from graft.byoc.candidates import find_candidates
+from graft.byoc.contract import Source
+from graft.byoc.discover import Found, backend_named
+from graft.byoc.kit import conformance
+from graft.frontends.onnx.importer import import_model
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph
+from graft.passes.duplicate_dequantize import duplicate_dequantize
+from graft.passes.pipeline import optimize
+from graft.runtime import loaders
+
+pytestmark = pytest.mark.full
+FOUND = Found({"qnn": Qnn()}, {"qnn": "a test"})
+HEADER = '<ir_version: 9, opset_import: ["": 20]>\n'
+
+
+@pytest.fixture(autouse=True)
+def _needs_the_provider() -> None:
+    if runtime.missing():
+        pytest.skip(runtime.missing())
+
+
+def graph_of(text: str) -> Graph:
+    return duplicate_dequantize(optimize(import_model(parser.parse_model(HEADER + text))))
+
+
+def blocks(extents: tuple[int, ...], channels: int = 64) -> onnx.ModelProto:
+    """Quantised convolutions of images that get smaller, with a Softsign, which the provider does
+    not take, between each two of them."""
+    draw = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    arrays: dict[str, Any] = {"s": np.float32(0.05), "z": np.uint8(128), "t": np.float32(0.002)}
+    arrays |= {"v": np.int8(0)}
+
+    def add(kind: str, *inputs: str, **attrs: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs, [f"v{len(nodes)}"], **attrs))
+        return f"v{len(nodes) - 1}"
+
+    value = "x"
+    for index, extent in enumerate(extents):
+        shape = (channels, channels, 3, 3)
+        arrays[f"w{index}"] = draw.integers(-127, 128, shape).astype(np.int8)
+        data = add("DequantizeLinear", value, "s", "z")
+        weight = add("DequantizeLinear", f"w{index}", "t", "v")
+        step = 1 if index == 0 else extents[index - 1] // extent
+        product = add("Conv", data, weight, pads=[1] * 4, strides=[step] * 2)
+        value = add("QuantizeLinear", add("Relu", product), "s", "z")
+        if extent != extents[-1]:
+            gate = add("Softsign", add("DequantizeLinear", value, "s", "z"))
+            value = add("QuantizeLinear", gate, "s", "z")
+    kind = onnx.TensorProto.UINT8
+    first, last = ((1, channels, extent, extent) for extent in (extents[0], extents[-1]))
+    graph = helper.make_graph(
+        nodes,
+        "blocks",
+        [helper.make_tensor_value_info("x", kind, first)],
+        [helper.make_tensor_value_info(value, kind, last)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+CLIPPED = """
+    net (uint8[1, 3] x) => (uint8[1, 2] y)
+      <float s = {0.5}, uint8 z = {128}, float t = {0.25}, int8 v = {0}, float low = {LOW},
+       float high = {HIGH}, int8[2, 3] w = {1, 2, 3, -4, -5, 6}> {
+      data = DequantizeLinear (x, s, z)
+      weight = DequantizeLinear (w, t, v)
+      product = Gemm <transB = 1> (data, weight)
+      clipped = Clip (product, low, high)
+      y = QuantizeLinear (clipped, s, z)
+    }
+"""
+
+
+@pytest.mark.parametrize(("low", "high"), [(-3, 5), (-64, 63.5)], ids=["binding", "redundant"])
+def test_an_activation_inside_a_unit_stays_on_integers(low: float, high: float) -> None:
+    """The provider alone would compute it in float16; `compile` refuses that."""
+    graph = graph_of(CLIPPED.replace("LOW", str(low)).replace("HIGH", str(high)))
+    (candidate,) = (c for c in find_candidates(graph, [Qnn()]).candidates if c.backend == "qnn")
+    assert candidate.pattern == "quantized nn.dense"
+    x = np.uint8([[0, 129, 255]])
+    results: Any = Qnn().runner(graph)([x], [])
+    (exact,) = evaluate(graph, [x])
+    assert np.abs(results[0].astype(int) - exact).max() <= 1
+
+
+def test_what_the_compiler_gets_wrong_is_refused() -> None:
+    graph = graph_of(CLIPPED.replace("LOW", "-99").replace("HIGH", "5"))
+    result = find_candidates(graph, [Qnn()])
+    assert not [c for c in result.candidates if c.backend == "qnn"]
+    reasons = {refused.reason for all_ in result.refusals.values() for refused in all_}
+    assert any("one bound alone binds is dropped" in reason for reason in reasons)
+
+
+def test_floats_are_refused() -> None:
+    """The provider takes two operators between a dequantisation and a quantisation, in float16."""
+    text = backend.PROBE.replace("gate = ", "data_ = Tanh (data) gate = ").replace(
+        "Sigmoid (data)", "Sigmoid (data_)"
+    )
+    model = parser.parse_model(text).SerializeToString()
+    with pytest.raises(UnsupportedError, match=r"would compute a part of it in floats: .*'Tanh'"):
+        runtime.compile_model(model, 0.0, 0.0)
+
+
+def test_a_device_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left to itself, ONNX Runtime makes a session, of which all runs on the CPU."""
+    nowhere = {"backend_path": "/nowhere/libQnnHtp.so"}
+    options = ort.session_options(runtime.PROVIDER, 1, nowhere)
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "0")
+    model = parser.parse_model(backend.PROBE).SerializeToString()
+    ort.session_runner(runtime.PROVIDER, model, options)
+    monkeypatch.setattr(runtime, "_COMPILE", nowhere)
+    monkeypatch.setattr(backend, "_defect", backend._defect.__wrapped__)
+    with pytest.raises(UserError, match="'qnn' cannot run here: its device cannot be made"):
+        backend_named("qnn", FOUND)
+
+
+def test_fewer_regions_than_onnx_runtime(tmp_path: Path) -> None:
+    """Its own partitioning offloads all that the provider takes; ours what pays for its launch."""
+    model = blocks((56, 28, 14, 7))
+    theirs = regions_of_onnx_runtime(model, tmp_path)
+    assert theirs == 4
+    module = graft.compile(model, target="qnn", fallback="error")
+    ours = [region for region in module.placement.regions if region.backend == "qnn"]
+    assert 0 < len(ours) < theirs
+    greedy = graft.compile(model, target="qnn", pins=["v3=qnn", "v10=qnn", "v17=qnn", "v24=qnn"])
+    assert len([region for region in greedy.placement.regions if region.backend == "qnn"]) == theirs
+    x = np.random.default_rng(1).integers(0, 255, (1, 64, 56, 56)).astype(np.uint8)
+    (on_host,) = graft.compile(model).run(None, {"x": x})
+    (result,) = module.run(None, {"x": x})
+    assert np.abs(result.astype(int) - on_host).max() <= 2
+    assert not module.incidents
+    module.save(tmp_path / "blocks.graft")
+    (again,) = graft.load(tmp_path / "blocks.graft").run(None, {"x": x})
+    assert np.array_equal(again, result)
+
+
+def regions_of_onnx_runtime(model: onnx.ModelProto, folder: Path) -> int:
+    """How many parts of a model its QNN provider runs."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+    options.add_provider_for_devices(ort.devices(runtime.PROVIDER)[:1], runtime._COMPILE)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    (image,) = session.get_inputs()
+    session.run(None, {image.name: np.zeros(image.shape, np.uint8)})
+    events = json.loads(Path(session.end_profiling()).read_text())
+    return Counter(event.get("args", {}).get("provider") for event in events)[runtime.PROVIDER]
+
+
+def test_times_are_a_model_s() -> None:
+    graph = graph_of(backend.PROBE.split("\n", 1)[1])
+    cost = Qnn().price(graph)
+    assert cost is not None
+    assert cost.source is Source.ROOFLINE
+    assert cost.seconds == pytest.approx(max(0.0, (4 + 4 + 4 + 1) / 135e9))
+    runner: Any = Qnn().runner(graph)
+    assert runner.simulated
+    assert runner.seconds == cost.seconds
+
+
+def test_the_author_s_kit() -> None:
+    conformance(Qnn(), 2).assert_ok()
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaders, "find_spec", lambda _name: None)
+    assert "pip install 'graft-compiler[qnn]'" in Qnn().missing()
