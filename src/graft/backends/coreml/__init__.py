@@ -1,0 +1,1 @@
+"""Regions on Apple's Core ML, as ML programs; made anywhere, run on macOS alone."""

@@ -1,0 +1,95 @@
+"""Core ML regions: a program in, an `.mlpackage` in a ZIP archive out; at run time what runs it.
+
+Programs are computed in the precision of their tensors: nothing becomes float16 that was not.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import zipfile
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from graft.base.dtypes import Array
+from graft.base.errors import UserError
+from graft.runtime.loaders import installed_version, lacking, versioned
+
+_PACKAGE = "region.mlpackage"
+
+
+def version() -> str:
+    """That of coremltools."""
+    return installed_version("coremltools")
+
+
+def missing() -> str:
+    """What to install, or that this is not macOS."""
+    elsewhere = "Core ML runs on macOS alone; here its programs can only be made and looked at"
+    return lacking("coremltools", "coreml") or ("" if sys.platform == "darwin" else elsewhere)
+
+
+@cache
+def tools() -> Any:
+    """coremltools, without its remarks on a system that cannot run what it makes."""
+    logging.getLogger("coremltools").setLevel(logging.ERROR)
+    import coremltools
+
+    return coremltools
+
+
+def pack(program: Any) -> bytes:
+    """A MIL program as a package, in an archive; no pass changes it on the way."""
+    ct = tools()
+    with TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):  # bars of progress
+        model = ct.convert(
+            program,
+            convert_to="mlprogram",
+            compute_precision=ct.precision.FLOAT32,  # that is: as it is
+            minimum_deployment_target=ct.target.iOS16,
+            pass_pipeline=ct.PassPipeline.EMPTY,
+            skip_model_load=True,
+        )
+        model.save(f"{folder}/{_PACKAGE}")
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as writer:
+            for path in sorted(Path(folder).rglob("*")):  # folders too: the manifest names them
+                writer.write(path, path.relative_to(folder))
+    return archive.getvalue()
+
+
+def unpack(blob: bytes, folder: str) -> Path:
+    """The package of a region, in a folder."""
+    with zipfile.ZipFile(io.BytesIO(blob)) as archive:
+        archive.extractall(folder)
+    return Path(folder) / _PACKAGE
+
+
+class Region:
+    """A loaded package, on whatever of CPU, GPU and Neural Engine Core ML chooses."""
+
+    def __init__(self, blob: bytes) -> None:
+        if missing():
+            raise UserError(f"this region cannot run here: {missing()}")
+        self._folder = TemporaryDirectory()  # Core ML reads weights from there
+        self._model = tools().models.MLModel(str(unpack(blob, self._folder.name)))
+
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
+        feeds = {f"input_{index}": array for index, array in enumerate(inputs)}
+        results = self._model.predict(feeds)
+        names = [f"output_{index}" for index in range(len(outputs))]
+        return [
+            results[name].astype(array.dtype, copy=False).reshape(array.shape)
+            for name, array in zip(names, outputs, strict=True)
+        ]
+
+
+@versioned(version)
+def load(blob: bytes) -> Region:
+    """What `graft.load` calls for a region of this backend."""
+    return Region(blob)

@@ -1,0 +1,152 @@
+"""ML programs: what a package holds, read back by coremltools, means what the region means.
+
+Core ML runs on macOS alone: nothing here has been run by it."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.backends.coreml import mil
+
+from graft.backends.coreml import runtime
+from graft.backends.coreml.backend import CoreMl
+from graft.backends.coreml.operators import EMITTERS
+from graft.base.dtypes import DType
+from graft.base.errors import UserError
+from graft.byoc.candidates import find_candidates, placeable
+from graft.byoc.discover import Found, backend_named
+from graft.byoc.kit.conformance import broken_promises
+from graft.byoc.kit.draw import Draw
+from graft.byoc.kit.synthesize import UnbuildableError, synthesize
+from graft.byoc.measure import sample
+from graft.byoc.probe import probes
+from graft.byoc.tolerance import difference
+from graft.frontends.onnx.importer import import_model
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph
+from graft.passes.pipeline import optimize
+from graft.rewrite.pattern import is_op
+from graft.runtime import loaders
+
+if find_spec("coremltools") is None:
+    pytest.skip("pip install 'graft-compiler[coreml]'", allow_module_level=True)
+
+COREML = CoreMl()
+KINDS = {"fp32": "float32", "fp16": "float16"}
+
+
+def accepted(graph: Graph) -> bool:
+    """Whether the backend takes all of a graph of one node."""
+    candidates = find_candidates(graph, [COREML]).candidates
+    return any(one.backend == "coreml" for one in candidates)
+
+
+def check(graph: Graph) -> set[str]:
+    """Compare a package with its region; gives the operators that only `mil` knows."""
+    program = mil.read_back(COREML.code(graph))
+    operations = mil.operations(program)
+    nodes = placeable(graph)
+    assert len(operations) == len(nodes) + len(graph.outputs)  # an identity names each output
+    for op, node in zip(operations, nodes, strict=False):
+        (result,) = op.outputs
+        assert tuple(result.shape) == node.output.shape
+        assert KINDS[result.dtype.__name__] == node.output.dtype
+    check_weights(graph, program)
+    own: set[str] = set()
+    for probe in probes(graph):
+        with np.errstate(all="ignore"):
+            exact, nearby = (
+                [np.asarray(item) for item in evaluate(graph, feed)]
+                for feed in (probe.inputs, probe.nearby)
+            )
+            results, own = mil.evaluate(program, probe.inputs)
+        results = [a.astype(b.dtype) for a, b in zip(results, exact, strict=True)]
+        assert difference(graph, results, exact, nearby, "the reference's") == ""
+    return own
+
+
+def check_weights(graph: Graph, program: Any) -> None:
+    """Every constant of the region is in the package, bit for bit."""
+    constants = [op.outputs[0].val for op in program.functions["main"].operations if not op.inputs]
+    stored = {np.asarray(value).tobytes() for value in constants if value is not None}
+    spread = {value for node in graph.nodes if "layer_norm" in node.op.name for value in node.args}
+    for value, array in graph.constants.items():
+        assert value in spread or array.array.tobytes() in stored
+
+
+def examples(name: str, count: int) -> list[Graph]:
+    """Graphs of one operator that the backend accepts, of those that the author's kit makes up."""
+    graphs: list[Graph] = []
+    for number in range(80 * count):
+        dtype = DType.FLOAT16 if number % 4 == 3 else None
+        try:
+            graph = synthesize([is_op(name)], Draw(f"{name} {number}", number % 2 == 0, dtype))
+        except UnbuildableError:
+            continue
+        if accepted(graph):
+            graphs.append(graph)
+        if len(graphs) == count:
+            break
+    return graphs
+
+
+def try_examples(name: str, count: int) -> None:
+    graphs = examples(name, count)
+    assert len(graphs) == count
+    for graph in graphs:
+        check(graph)
+
+
+@pytest.mark.parametrize("name", sorted(EMITTERS))
+def test_packages_mean_what_regions_mean(name: str) -> None:
+    try_examples(name, 2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(EMITTERS))
+def test_many_packages_mean_what_regions_mean(name: str) -> None:
+    try_examples(name, 20)
+
+
+def test_a_network_as_one_package(models_dir: Path) -> None:
+    graph = optimize(import_model(models_dir / "resnet18.onnx"))
+    program = mil.read_back(COREML.code(graph))
+    check_weights(graph, program)
+    data = [sample(value, 1) for value in graph.inputs]
+    results, own = mil.evaluate(program, data)
+    assert own == {"conv", "linear", "max_pool", "reduce_mean"}
+    exact = [np.asarray(item) for item in evaluate(graph, data)]
+    assert difference(graph, results, exact) == ""
+
+
+def test_equal_regions_have_equal_packages(models_dir: Path) -> None:
+    (graph,) = examples("nn.conv2d", 1)
+    first, second = (zipfile.ZipFile(BytesIO(COREML.code(graph))) for _ in range(2))
+    weights = "region.mlpackage/Data/com.apple.CoreML/weights/weight.bin"
+    assert first.namelist() == second.namelist()
+    assert weights not in first.namelist() or first.read(weights) == second.read(weights)
+
+
+def test_the_backend_keeps_its_promises() -> None:
+    assert broken_promises(COREML) == []
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="it runs here")
+def test_it_says_that_it_does_not_run_here() -> None:
+    with pytest.raises(UserError, match="'coreml' cannot run here: Core ML runs on macOS alone"):
+        backend_named("coreml", Found({"coreml": COREML}, {"coreml": "a test"}))
+    (graph,) = examples("nn.relu", 1)
+    with pytest.raises(UserError, match="this region cannot run here: Core ML runs on macOS"):
+        runtime.load(COREML.code(graph))
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaders, "find_spec", lambda _name: None)
+    assert "pip install 'graft-compiler[coreml]'" in COREML.missing()
