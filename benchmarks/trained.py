@@ -29,7 +29,7 @@ from graft.stages import import_graph, optimize
 Array = Any
 SAMPLES = 128  # images of the training set that are calibrated on
 _BATCH, _RATE = 64, 2e-3
-_SHAPES, _COLOURS, _SIDE = 4, 2, 24  # of the drawn task
+_SHAPES, _COLOURS, _SIDE = 4, 2, 20  # of the drawn task
 
 
 @dataclass
@@ -172,7 +172,7 @@ def shapes(count: int, seed: int = 3) -> tuple[Array, Array]:
     images = draw.normal(size=(count, 3, _SIDE, _SIDE), scale=0.15).astype(np.float32)
     labels = draw.integers(0, _SHAPES * _COLOURS, count)
     for image, label in zip(images, labels, strict=True):
-        size, (top, left) = draw.uniform(4, 7), draw.uniform(8, 16, 2)
+        size, (top, left) = draw.uniform(4, 6.5), draw.uniform(7, 13, 2)
         far, wide, high = np.hypot(y - top, x - left), np.abs(x - left), np.abs(y - top)
         mask = (
             far < size,
@@ -187,13 +187,13 @@ def shapes(count: int, seed: int = 3) -> tuple[Array, Array]:
 
 
 def measure(options: argparse.Namespace) -> Json:
-    epochs = 2 if options.quick else 20
+    epochs = 2 if options.quick else 12
     images, labels = digits()
     plain = Network.drawn((1, 16, 32, 32, 64), (1, 2, 1, 2), 10, seed=1)
-    rows = [_row("scikit-learn's digits", plain, images, labels, 1300, 2 * epochs, options)]
-    images, labels = shapes(1200 if options.quick else 5000)
+    rows = [_row("scikit-learn's digits", plain, images, labels, 1300, 4 * epochs, options)]
+    images, labels = shapes(1200 if options.quick else 4000)
     deep = Network.drawn((3, 16, 24, 24, 32, 32, 48), (2, 1, 1, 2, 1, 1), 8, seed=2)
-    rows.append(_row("drawn shapes", deep, images, labels, len(images) * 4 // 5, epochs, options))
+    rows.append(_row("drawn shapes", deep, images, labels, len(images) * 3 // 4, epochs, options))
     return rows
 
 
