@@ -126,10 +126,13 @@ def array_type(array: Array) -> str:
 
 
 def array_types(arrays: Iterable[Any]) -> str:
-    """The same for operands; those that are no arrays are told by what they are."""
+    """The same for operands; empty where all of them are in a device's memory."""
+    operands = list(arrays)
+    if not any(isinstance(one, np.ndarray) for one in operands):
+        return ""
     return ", ".join(
         array_type(one) if isinstance(one, np.ndarray) else "none" if one is None else "a tensor"
-        for one in arrays
+        for one in operands
     )
 
 

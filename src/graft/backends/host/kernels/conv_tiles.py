@@ -69,8 +69,9 @@ class ConvTiles:
         slot = plus(over(plus(self.before, segments - 1), segments), minus(number, first))
 
         def sums(pixel: Expr) -> Stmt:
-            ask = self.when_last(Block(tuple(self.ask_for_images(pixel))))
-            return Allocate(tile.accumulators, Block((ask, *self.sums(pixel, number, slot))))
+            asked = tuple(self.ask_for_images(pixel))
+            ahead = (self.when_last(Block(asked)),) if asked else ()
+            return Allocate(tile.accumulators, Block((*ahead, *self.sums(pixel, number, slot))))
 
         body = run.tile(number, sums)
         return For(number, first, minus(last, first), body)
