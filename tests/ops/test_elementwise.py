@@ -148,3 +148,13 @@ def test_windows_counted_by_an_exporter_are_those_of_the_convolution() -> None:
     halved = g("nn.conv1d", x, weight, strides=(2,), padding=(1, 1))
     viewed = g("reshape", halved, g("concatenate", lead, count, axis=0))
     assert str(g("add", halved, viewed).type) == "float32[1, 4, (n + 1)//2]"
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8, DType.INT32, DType.INT64])
+def test_bounds_of_clip_beyond_a_dtype_do_not_bind(dtype: DType) -> None:
+    data = np.array([0, 1, 2, 100], dtype.numpy)
+    for low, high in ((-1e30, 1e30), (None, np.inf), (-np.inf, None), (-(2**70), 2**70)):
+        builder = Builder("clip")
+        x = builder.input("x", tensor(dtype, 4))
+        graph = builder.build(builder("clip", x, a_min=low, a_max=high))
+        assert np.array_equal(evaluate(graph, [data])[0], data)

@@ -17,7 +17,7 @@ import numpy as np
 
 from graft.base.dim_questions import provably_different, provably_equal
 from graft.base.dims import AnyDim, Dim, dim_max, dim_min
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array, DType, integer_info
 from graft.ir.attrs import Attrs, Number
 from graft.ir.op import DTypes, Kind, SymbolicRule, get_op
 from graft.ir.types import TensorType
@@ -293,9 +293,17 @@ def _clip(attrs: ClipAttrs, x: Term, low: Term | None = None, high: Term | None 
     return bounded if high is None else minimum(bounded, high)
 
 
+def clip_bound(value: Number, dtype: DType) -> Array:
+    """A bound of `clip` as a number of the dtype: fractions are cut off for integers, and what is
+    beyond their range is its end."""
+    if not dtype.is_float:
+        info = integer_info(dtype.numpy)
+        value = min(max(value, int(info.min)), int(info.max))
+    return np.asarray(value).astype(dtype.numpy)
+
+
 def _bound(value: Number, dtype: DType) -> Term:
-    """An attribute as a number of the dtype; what integers cannot hold of it is cut off."""
-    number = np.asarray(value).astype(dtype.numpy)
+    number = clip_bound(value, dtype)
     return Term(constant(float(number) if dtype.is_float else int(number), dtype))
 
 

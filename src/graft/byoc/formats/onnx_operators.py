@@ -10,6 +10,7 @@ from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.byoc.formats.onnx_writer import Writer, extents, names, onnx_dtype, writes
 from graft.ir.graph import Node
+from graft.ops.elementwise import clip_bound
 from graft.ops.layout import rearrangement
 from graft.ops.padding import pad_widths
 
@@ -145,7 +146,7 @@ def _clip(writer: Writer, node: Node) -> None:
     operands = [*names(node.inputs), "", ""][:3]
     for position, bound in ((1, node.attrs.a_min), (2, node.attrs.a_max)):
         if bound is not None and not operands[position]:
-            array = np.array(bound, node.output.dtype.numpy)
+            array = clip_bound(bound, node.output.dtype)
             operands[position] = writer.constant(writer.name(node, "bound"), array)
     writer.emit("Clip", operands, names(node.outputs))
 
