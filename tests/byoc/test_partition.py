@@ -288,7 +288,9 @@ def test_a_declared_price_of_a_whole_region_counts(tmp_path: Path) -> None:
         count = len([node for node in region.nodes if node.op.name != "constant"])
         return Cost(0.004 if count == 1 else 0.005)
 
-    found = measured(Sleepy("acc", SOFTMAXES, price=price), tmp_path, host=0.003)
+    npu = Sleepy("acc", SOFTMAXES, price=price)
+    npu.prices_regions = True
+    found = measured(npu, tmp_path, host=0.003)
     (region,) = found.plan.regions
     assert (region.source, region.seconds) == ("declared", pytest.approx(0.005))
     assert found.plan.predicted < found.plan.alternatives["host-only"]

@@ -131,7 +131,10 @@ def test_schedules_are_values() -> None:
             "line 1: split(i, io): expected 5 values: loop, outer, inner, factor, tail",
         ),
         ("c: split(i, io, ii, six, guard)", "'six' is no number"),
-        ("c: split(i, io, ii, 6, perhaps)", "'perhaps' is none of guard, remainder, shift_inwards"),
+        (
+            "c: split(i, io, ii, 6, perhaps)",
+            "'perhaps' is none of guard, remainder, branch, shift_inwards",
+        ),
         ("c: pack(b, p, 3, (0))", "'3' is no number or list of numbers"),
         ("\nc: turn(i)", "line 2: cannot read 'turn(i)'"),
         ("c: inline()\nc: inline()", "line 2: expected a new stage, found 'c'"),

@@ -45,7 +45,7 @@ class IsolatedBackend(Backend):
         self.inner, self._deadline = backend, deadline
         self.name, self.version, self.device = backend.name, backend.version, backend.device
         self.limits, self.simulated = backend.limits, backend.simulated
-        self.priced_by = backend.priced_by
+        self.priced_by, self.prices_regions = backend.priced_by, backend.prices_regions
         self._reference = reference_of(backend)
         self.worker = Worker()
 

@@ -167,7 +167,7 @@ def _settled(
 
 
 class _Wholes:
-    """What regions take as a whole, where that can be measured, or where all of it is declared;
+    """What regions take as a whole, where that can be measured, or where a backend declares it;
     `placement` has the prices of candidates by themselves."""
 
     def __init__(self, placement: Placement, pricing: Pricing) -> None:
@@ -207,8 +207,9 @@ class _Wholes:
             members = [self.placement.priced[option] for option in options]
             declared = [one.cost.source is Source.DECLARED for one in members]
             # what a backend declares is not measured, neither by itself nor in a region
-            is_final = len(members) == 1 or (any(declared) and not all(declared))
-            whole = None if is_final else self._of(name, nodes, options, all(declared))
+            is_asked = all(declared) and self._backends[name].prices_regions
+            is_final = len(members) == 1 or (any(declared) and not is_asked)
+            whole = None if is_final else self._of(name, nodes, options, is_asked)
             if whole is not None:
                 yield tuple(one.candidate for one in members), whole
 

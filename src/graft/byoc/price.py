@@ -4,7 +4,7 @@ The host's fusion groups are timed where they will run: in one run of the whole 
 kernel by kernel. A part of a group takes as long as the group if it holds the heavy node, for what
 follows that is done in passing; the rest is a matter of traffic. Everything else that is measured
 is measured in isolation; `refined` corrects the measured prices of what was chosen by the time that
-whole regions take, and declared ones by what is declared for whole regions.
+whole regions take, and declared ones by what a backend with `prices_regions` says of these.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ class EthosU(Backend):
 
     has_variants = True
     simulated = True
+    prices_regions = True  # Vela keeps tensors between layers in SRAM
 
     def __init__(self, accelerator: str = "") -> None:
         self.name = f"ethosu:{accelerator}" if accelerator else "ethosu"

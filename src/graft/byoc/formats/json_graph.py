@@ -85,8 +85,9 @@ class JsonBackend(Backend):
 def _nearest(name: str, candidates: Sequence[str]) -> str:
     """The name most like another, or nothing. Neither case nor the prefix of an operator counts, so
     that ONNX's `Relu` leads to `nn.relu`."""
-    # of `nn.dense` and `qnn.dense`, which one prefix tells apart, the first
-    plain = {one.rpartition(".")[2].lower(): one for one in reversed(candidates)}
+    # of `nn.dense`, `mixed.dense` and `qnn.dense`, which their prefixes tell apart, the first
+    special = sorted(candidates, key=lambda one: "." in one and not one.startswith("nn."))
+    plain = {one.rpartition(".")[2].lower(): one for one in reversed(special)}
     plain.update((one.lower(), one) for one in candidates)
     close = difflib.get_close_matches(name.lower(), plain, n=1)
     return plain[close[0]] if close else ""
