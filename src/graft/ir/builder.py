@@ -7,7 +7,7 @@ where a dim is symbolic. An operand whose value it knows becomes the attribute o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -124,22 +124,26 @@ class Builder:
         nodes = tuple(self._nodes)
         return Graph(self.name, tuple(self._inputs), nodes, outputs, tuple(names))
 
-    def rename(self, value: Value, name: str, since: int) -> Value:
-        """Give a result of the nodes added from position `since` on the name; the new value.
+    def rename(self, names: Mapping[Value, str], since: int) -> dict[Value, Value]:
+        """Give results of the nodes added from position `since` on these names; the new values.
 
-        A value that stood before keeps its name, and so does any where the name is taken.
+        Values that stood before keep their names, and so do those whose new name is taken. All are
+        renamed in one pass, since a node may have very many results.
         """
-        position = self._positions.get(value, -1)
-        if position < since or value.name == name or name in self.names:
-            return value
-        renamed = Value(self.names(name), value.type)
-        for later in range(position, len(self._nodes)):
+        renamed: dict[Value, Value] = {}
+        for value, name in names.items():
+            is_new = self._positions.get(value, -1) >= since
+            if is_new and value.name != name and name not in self.names:
+                renamed[value] = Value(self.names(name), value.type)
+        first = min((self._positions[value] for value in renamed), default=len(self._nodes))
+        for later in range(first, len(self._nodes)):
             node = self._nodes[later]
-            outputs = tuple(renamed if v is value else v for v in node.outputs)
-            inputs = tuple(renamed if v is value else v for v in node.inputs)
+            outputs = tuple(renamed.get(v, v) for v in node.outputs)
+            inputs = tuple(v if v is None else renamed.get(v, v) for v in node.inputs)
             self._nodes[later] = replace(node, inputs=inputs, outputs=outputs)
-        self._positions[renamed] = self._positions.pop(value)
-        self.knowledge.move(value, renamed)
+        for value, new in renamed.items():
+            self._positions[new] = self._positions.pop(value)
+            self.knowledge.move(value, new)
         return renamed
 
     def __len__(self) -> int:

@@ -120,7 +120,7 @@ class _Types:
         flags = (step.limit, step.condition, *body.inputs[:2], body.outputs[0])
         for number in flags:
             if number is not None:
-                self._number("what a loop turns by", number)
+                self._number("the count of a loop", number)
         self._carried(step.carried, body.inputs[2:], body.outputs[1 : 1 + count])
         self._hand_on(body.inputs[2:], step.outputs[:count])
         self._stacked(body.outputs[1 + count :], step.outputs[count:], None)

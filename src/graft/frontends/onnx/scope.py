@@ -170,12 +170,8 @@ class Scope:
             operands = tuple(self._operand(name, location) for name in node.input)
             since = len(self.builder)
             results = self.lower_call(node, operands, location)
-            defined: dict[Value | None, Value] = {}  # a result may come twice
-            for name, value in zip_longest(node.output, results[: len(node.output)]):
-                if name and value in defined:
-                    self._define(name, defined[value], len(self.builder), location)
-                elif name:
-                    defined[value] = self._define(name, value, since, location)
+            outputs = zip_longest(node.output, results[: len(node.output)])
+            self._define(((name, value) for name, value in outputs if name), since, location)
 
     def _operand(self, name: str, location: Location) -> Value | None:
         if not name:
@@ -189,17 +185,26 @@ class Scope:
             )
         return value
 
-    def _define(self, name: str, value: Value | None, since: int, location: Location) -> Value:
-        if name in self.values or name in self.initializers:
-            raise ModelError(f"'{plain_name(name)}' is defined twice", location)
-        if value is None:
-            raise UnsupportedError(f"the result '{plain_name(name)}' is not available", location)
-        if name in self.declared:
-            _check_declared(name, self.declared[name], value.type, location, self.source.leniency)
-        if value not in self.constants:
-            value = self.builder.rename(value, plain_name(name), since)
-        self.values[name] = value
-        return value
+    def _define(
+        self, outputs: Iterable[tuple[str, Value | None]], since: int, location: Location
+    ) -> None:
+        """Make the results of a node known by their names; one may have several."""
+        results: dict[str, Value] = {}
+        names: dict[Value, str] = {}
+        for name, value in outputs:
+            if name in self.values or name in self.initializers or name in results:
+                raise ModelError(f"'{plain_name(name)}' is defined twice", location)
+            if value is None:
+                text = f"the result '{plain_name(name)}' is not available"
+                raise UnsupportedError(text, location)
+            if name in self.declared:
+                declared, leniency = self.declared[name], self.source.leniency
+                _check_declared(name, declared, value.type, location, leniency)
+            if value not in self.constants:
+                names.setdefault(value, plain_name(name))
+            results[name] = value
+        renamed = self.builder.rename(names, since)
+        self.values.update((name, renamed.get(value, value)) for name, value in results.items())
 
     def lower_call(
         self, node: onnx.NodeProto, operands: tuple[Value | None, ...], location: Location
