@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,10 @@ def test_system_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_system_that_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "_SYSTEM_CACHES", tmp_path / "nothing")
-    assert with_system_caches(ZEN) == ZEN
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    known = with_system_caches(ZEN)
+    assert known.machine == replace(ZEN.machine, cores=2)
+    assert known.sources == {**ZEN.sources, "cores": SYSTEM}
 
 
 def test_importing_and_listing_do_not_calibrate(tmp_path: Path) -> None:

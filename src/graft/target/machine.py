@@ -22,6 +22,8 @@ KIB, MIB = 1 << 10, 1 << 20
 # In which the threads of a kernel meet before the next one. Messages between cores take their time
 # whatever the clock: it is about 3000 cycles of a Zen 4 core.
 _MEETING_SECONDS = 0.8e-6
+_ASKING_CYCLES = 4.6  # for each of many lines that another core has
+MOST_CORES = 8  # that schedules are made for; more share kernels all the same
 LINE_BYTES = 64  # that move between caches at a time, on all machines of the table
 
 
@@ -53,6 +55,7 @@ class Machine:
     passes: int = 1  # of a unit for one vector: 2 where units are half as wide
     fills_beside_loads: bool = True  # whether the first cache is filled while it is read
     adds_beside_fmas: bool = False  # whether additions have units beside the multiply-adds'
+    cores: int = MOST_CORES  # that share a kernel; more than that many count as so many
 
     @classmethod
     def from_json(cls, described: dict[str, Any]) -> Machine:
@@ -93,6 +96,14 @@ class Machine:
     def accumulators(self) -> int:
         """Independent sums that keep the multiply-add units busy."""
         return math.ceil(self.vector_fmas * self.fma_latency)
+
+    @property
+    def crossing_bytes_per_cycle(self) -> float:
+        """What one core reads of data that another has written and still has in its caches.
+
+        Beside the rate of the last cache, each line takes some cycles for asking the other core. A
+        Zen 5 read 9.6 bytes a cycle, and 32 from the last cache."""
+        return 1 / (1 / self.caches[-1].bytes_per_cycle + _ASKING_CYCLES / LINE_BYTES)
 
     @property
     def meeting_cycles(self) -> float:

@@ -23,7 +23,7 @@ _SLACK = 0.05
 # What is asked for ahead of its use is not always there in time: the share of its transfer that is
 # waited for all the same. Of eight layers of 256 to 512 channels on a Zen 4 core, with 9 to 26 MB
 # of weights from memory, it was 0.14 to 0.34.
-_EXPOSED = 0.3
+EXPOSED = 0.3
 
 # What a tile costs beside its steps: filling the pipeline again, and leaving a loop.
 _TILE_CYCLES = 24.0
@@ -43,7 +43,7 @@ def step_cycles(
     asked for meanwhile, to be in the second cache later: the first one has no part in that."""
     arithmetic = pixels * vectors / machine.vector_fmas
     loads = pixels / machine.broadcasts + vectors / machine.vector_loads
-    slack = _SLACK * (loads + incoming) + _EXPOSED * ahead
+    slack = _SLACK * (loads + incoming) + EXPOSED * ahead
     near = RETRIED_LOADS * loads + incoming
     if machine.fills_beside_loads:
         near = max(loads, incoming)

@@ -1,4 +1,4 @@
-"""Graphs of two convolutions that one kernel computes, for tests of such kernels."""
+"""Graphs of convolutions that one kernel computes, for tests of such kernels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from tests.backends.host.images import Case
 
 import graft
 from graft.backends.host.group import group_of
+from graft.backends.host.kernel import Kernel
 from graft.backends.host.passes import fuse_chains
 from graft.backends.host.passes.fuse_chains import merged_group
 from graft.backends.host.storage import NO_HALO, Halo, Storage, row_major, static_shape
+from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
+from graft.loop.interpret import interpret
 from graft.passes.group_fusion import group_fusion
 
 Step = Callable[[Builder, Value], Value]
@@ -40,18 +43,32 @@ def numbers(builder: Builder, *shape: int) -> Value:
     return builder.constant(generator.standard_normal(shape, np.float32) / scale)
 
 
-def pair(
+def chain(
     graph: Graph, blocks: tuple[int, int] = (16, 16), halos: tuple[Halo, Halo] = (NO_HALO, NO_HALO)
 ) -> Case:
-    """A graph of two groups as a case of one, its data and its result in these blocks."""
+    """A graph of several groups as a case of one, its data and its result in these blocks."""
     fused = group_fusion(graph)
-    first, second = (node for node in fused.nodes if node.op.name != "constant")
-    both = merged_group(first, second)
+    whole = merged_group(*(node for node in fused.nodes if node.op.name != "constant"))
     stores = {value: row_major(value) for value in graph.inputs}
-    ends = zip((graph.inputs[0], both.output), blocks, halos, strict=True)
+    ends = zip((graph.inputs[0], whole.output), blocks, halos, strict=True)
     for value, block, halo in ends:
         stores[value] = Storage(value.dtype, static_shape(value), block, halo)
-    return Case(graph, group_of(both, fused.constants), stores)
+    return Case(graph, group_of(whole, fused.constants), stores)
+
+
+def interpreted(case: Case, kernel: Kernel, image: Array) -> Array:
+    """What a kernel makes of the first input, by the interpreter of loops, with three threads."""
+    result = case.stores[case.group.output]
+    memory = {
+        parameter.name: argument
+        if isinstance(argument, np.ndarray)
+        else case.stores[argument].pack(image)
+        if argument is case.graph.inputs[0]
+        else result.pack(np.zeros(result.shape, np.float32))
+        for parameter, argument in zip(kernel.function.parameters, kernel.arguments, strict=True)
+    }
+    interpret(kernel.function, memory, threads=3)
+    return memory["result"]
 
 
 def compiled(graph: Any, monkeypatch: pytest.MonkeyPatch, fused: bool, **options: Any) -> Any:

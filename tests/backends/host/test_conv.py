@@ -166,7 +166,7 @@ def test_tiles_go_on_from_row_to_row(
     check(made, conv2d, threads=2, target=target)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("threads", "bands"), [(1, 1), (3, 1), (2, 3)])
 @pytest.mark.parametrize(
     ("shape", "weight", "attrs"),
     [
@@ -183,13 +183,14 @@ def test_depth_in_blocks(
     weight: tuple[int, int, int, int],
     attrs: dict[str, Any],
     threads: int,
+    bands: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All tiles of a job do some input channels before they go on to the next ones."""
 
     def blocked(*arguments: Any) -> ConvSchedule:
         schedule = conv_schedule.choose_schedule(*arguments)
-        return replace(schedule, vectors=1, depth_block=16, rows_first=False)
+        return replace(schedule, vectors=1, depth_block=16, bands=bands)
 
     monkeypatch.setattr(conv, "choose_schedule", blocked)
 
@@ -213,9 +214,41 @@ def test_slabs_come_first_where_the_second_cache_holds_weights_and_data() -> Non
     small, wide = (ConvExtents(160, (1, 1), 1, pixels, 60, 1, unit=16) for pixels in (49, 3136))
     xeon, zen = (named_target(name) for name in ("icelake-server", "znver3"))
     zen = replace(zen, machine=replace(zen.machine, caches=xeon.machine.caches))
-    assert not conv_schedule.choose_schedule(xeon, 16, small).rows_first
-    assert conv_schedule.choose_schedule(xeon, 16, wide).rows_first
-    assert conv_schedule.choose_schedule(zen, 16, small).rows_first
+    assert conv_schedule.choose_schedule(xeon, 16, small).bands == 1
+    assert not conv_schedule.choose_schedule(xeon, 16, wide).bands
+    assert not conv_schedule.choose_schedule(zen, 16, small).bands
+
+
+@pytest.mark.parametrize(
+    ("depth", "vectors", "pixels", "bands"),
+    [(1024, 16, (14, 14), 2), (2048, 32, (7, 7), 1), (64, 16, (56, 56), 0)],
+    ids=["more data", "more weights", "weights in the second cache"],
+)
+def test_bands_follow_from_what_threads_would_wait_for(
+    depth: int, vectors: int, pixels: tuple[int, int], bands: int
+) -> None:
+    extents = ConvExtents(depth, (1, 1), *pixels, vectors, 1, unit=16)
+    assert conv_schedule.choose_schedule(named_target("znver5"), 16, extents).bands == bands
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("shape", "weight"), [((2, 32, 7, 9), (80, 32, 1, 1)), ((1, 16, 11, 5), (32, 16, 3, 3))]
+)
+def test_any_bands(
+    shape: tuple[int, int, int, int],
+    weight: tuple[int, int, int, int],
+    threads: int,
+    bands: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def banded(*arguments: Any) -> ConvSchedule:
+        return replace(conv_schedule.choose_schedule(*arguments), bands=bands)
+
+    monkeypatch.setattr(conv, "choose_schedule", banded)
+    padding = (weight[2] // 2,) * 4
+    check(_case(shape, weight, padding=padding), conv2d, threads)
 
 
 @pytest.mark.parametrize(

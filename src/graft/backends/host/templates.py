@@ -25,6 +25,7 @@ from graft.backends.host.kernels.images.pointwise import image_pointwise
 from graft.backends.host.kernels.images.pool import pool2d
 from graft.backends.host.kernels.images.reduce import image_channels, image_reduce
 from graft.backends.host.kernels.images.resize import image_resize
+from graft.backends.host.kernels.inverted_residual import inverted_residual
 from graft.backends.host.kernels.linear_attention import linear_attention
 from graft.backends.host.kernels.recurrence import recurrence
 from graft.backends.host.kernels.roi_align import roi_align
@@ -43,7 +44,8 @@ from graft.target.target import Target
 # Of several that take a group, the first one computes it: images in blocks before rows, kernels
 # written by hand before scheduled expressions.
 TEMPLATES: tuple[KernelTemplate, ...] = (
-    *(expand_depthwise, depthwise_project, winograd, conv2d, depthwise_conv2d, pool2d),
+    *(inverted_residual, expand_depthwise, depthwise_project),
+    *(winograd, conv2d, depthwise_conv2d, pool2d),
     *(
         image_reduce,
         channel_norm,

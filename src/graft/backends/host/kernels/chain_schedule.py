@@ -1,10 +1,10 @@
-"""Schedules and costs of a pointwise and a depthwise convolution in one kernel.
+"""Schedules and costs of pointwise and depthwise convolutions in one kernel.
 
-The extents of both enter, and a target; the tile and the rows of a job leave, and by how many
-cycles one kernel is faster than two. Apart, the image between them goes to the nearest level of
-memory that holds it, and comes back from there; together, it stays in the second cache. Where the
-depthwise convolution is the second one, threads that begin in the middle of the image compute rows
-that their neighbours compute, too.
+The extents of all enter, and a target; the tiles and the rows of a job leave, and by how many
+cycles one kernel is faster than several. Apart, the image between two of them goes to the nearest
+level of memory that holds it, and comes back from there, part of it from another core; together, it
+stays in the second cache of one. Behind an expansion, threads that begin in the middle of the image
+compute rows that their neighbours compute, too.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _HELD = 0.75
 _MOST_VECTORS = 8
 # Rows that jobs have to be made of where they have all channels.
 _LEAST_JOBS = ENOUGH_JOBS // 2
-# Threads that the kernel has to be faster on: each computes some rows again.
-_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,11 @@ class ExpandExtents:
         return self.expansion.vectors * self.lanes
 
     @property
+    def row_bytes(self) -> int:
+        """The bytes of a row between the two."""
+        return self.expansion.columns * self.channels * _FLOAT
+
+    @property
     def shared_rows(self) -> int:
         """The rows of the expanded image that a row of the result and the next one read."""
         return self.window[0] - self.strides[0]
@@ -81,6 +84,14 @@ class ExpandExtents:
 def expand_extents(group: Group, block: int, target: Target) -> ExpandExtents:
     """The extents of a pointwise and a depthwise convolution."""
     expand, depthwise = group.anchors
+    return expand_extents_of(group, (expand, depthwise), block, target)
+
+
+def expand_extents_of(
+    group: Group, convolutions: tuple[Node, Node], block: int, target: Target
+) -> ExpandExtents:
+    """The same of two of a group's convolutions."""
+    expand, depthwise = convolutions
     lanes = vector_lanes(target, DType.FLOAT32, block)
     taps, strides = _steps(group, depthwise)
     dilation = depthwise.attrs.dilation
@@ -115,7 +126,7 @@ def choose_expand_schedule(target: Target, extents: ExpandExtents) -> ExpandSche
     counts = range(1, min(extents.rows, jobs // ENOUGH_JOBS) + 1)
     rows = max((count for count in counts if extents.ring_rows(count) <= held), default=1)
     rows = -(-extents.rows // -(-extents.rows // rows))  # the last job's all but as many
-    return ExpandSchedule(replace(tile, rows_first=True), rows)
+    return ExpandSchedule(replace(tile, bands=0), rows)
 
 
 def expand_cost(group: Group, block: int, target: Target) -> float:
@@ -133,10 +144,18 @@ def expand_saving(target: Target, extents: ExpandExtents) -> float:
     whole = replace(image, rows=rows)
     flat = replace(image, rows=1, columns=rows * image.columns)
     apart = min(conv_cycles(target, extents.lanes, one) for one in (whole, flat))
-    apart += _depthwise(machine, extents, level)
+    apart += _depthwise(machine, extents, level) + _crossing(machine, rows * extents.row_bytes)
     near = _with_all_cached(target)
     together = min(_expansion_cycles(near, extents, share) for share in _shares(image))
     return apart - together - _depthwise(machine, extents, 0)
+
+
+def _crossing(machine: Machine, size: int) -> float:
+    """Cycles in which threads wait for an image that others have had lines of in their caches: its
+    memory was another image's before it is written, and windows reach into others' rows when it is
+    read. Images between the kernels of MobileNet-v2 at 14 x 14 and 56 x 56 cost two threads of a
+    Zen 5, each with a last cache of its own, 0.3 cycles a byte; this gives 0.2."""
+    return 4 * size * (1 - 1 / _threads(machine)) / machine.crossing_bytes_per_cycle
 
 
 def _shares(image: ConvExtents) -> range:
@@ -145,10 +164,14 @@ def _shares(image: ConvExtents) -> range:
     return range(block, min(max(block, _MOST_VECTORS), image.vectors) + 1, block)
 
 
-def _expansion_cycles(target: Target, extents: ExpandExtents, share: int) -> float:
-    """Cycles in which threads expand all images, share by share of so many vectors."""
+def _expansion_cycles(
+    target: Target, extents: ExpandExtents, share: int, in_rows: bool = False
+) -> float:
+    """Cycles in which threads expand all images, share by share of so many vectors; `in_rows` where
+    jobs are rows of all shares."""
     image, shares = extents.expansion, -(-extents.expansion.vectors // share)
-    again = _THREADS * extents.shared_rows / (extents.batch * image.rows * shares)
+    begun = extents.batch * image.rows * (1 if in_rows else shares)
+    again = (_threads(target.machine) - 1) * extents.shared_rows / begun
     one = conv_cycles(target, extents.lanes, replace(image, vectors=share))
     return extents.batch * shares * one * (1 + again)
 
@@ -202,6 +225,14 @@ class ProjectExtents:
 def project_extents(group: Group, block: int, target: Target) -> ProjectExtents:
     """The extents of a depthwise and a pointwise convolution."""
     depthwise, project = group.anchors
+    return project_extents_of(group, (depthwise, project), block, target)
+
+
+def project_extents_of(
+    group: Group, convolutions: tuple[Node, Node], block: int, target: Target
+) -> ProjectExtents:
+    """The same of two of a group's convolutions."""
+    depthwise, project = convolutions
     lanes = vector_lanes(target, DType.FLOAT32, block)
     batch, projection = typical_shape(project.output)[0], _row_by_row(project, block, lanes)
     return ProjectExtents(batch, lanes, projection, *_steps(group, depthwise))
@@ -214,7 +245,7 @@ def choose_project_schedule(target: Target, extents: ProjectExtents) -> ProjectS
     held = target.cache_bytes[1] // 4 // extents.row_bytes
     rows = max(1, min(held, extents.batch * image.rows // ENOUGH_JOBS, image.rows))
     rows = -(-image.rows // -(-image.rows // rows))
-    return ProjectSchedule(replace(tile, rows_first=True), rows)
+    return ProjectSchedule(replace(tile, bands=0), rows)
 
 
 def project_cost(group: Group, block: int, target: Target) -> float:
@@ -237,15 +268,87 @@ def project_saving(target: Target, extents: ProjectExtents) -> float:
     flat = replace(image, rows=1, columns=rows * image.columns)
     apart = min(conv_cycles(target, extents.lanes, one) for one in (whole, flat))
     together = conv_cycles(_with_all_cached(target), extents.lanes, whole)
+    saved = apart - together + _crossing(machine, size)
     if not level:
-        return apart - together
+        return saved
     vectors = size / (extents.lanes * _FLOAT)
     steps = extents.taps, extents.strides
     deep = vectors * depthwise_cycles(machine, extents.lanes, *steps, level)
     written, read = (stream_cycles(machine, times * size, level) for times in (2, 1))
-    return apart - together + _waited(machine, deep, written) + _waited(machine, apart, read)
+    return saved + _waited(machine, deep, written) + _waited(machine, apart, read)
+
+
+def _threads(machine: Machine) -> int:
+    """The threads that one kernel has to be faster on than several."""
+    return max(2, machine.cores)
 
 
 def _waited(machine: Machine, busy: float, transfer: float) -> float:
     """The cycles of a transfer that are not hidden behind so many of other work."""
     return max(0.0, transfer - busy) if machine.fills_beside_loads else transfer
+
+
+@dataclass(frozen=True, slots=True)
+class InvertedSchedule:
+    """What a search may vary: the register tiles of expansion and projection, and the rows of the
+    result that a job makes."""
+
+    expansion: ConvSchedule
+    projection: ConvSchedule
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class InvertedExtents:
+    """An expansion, a depthwise convolution and a projection by the extents that matter."""
+
+    expand: ExpandExtents
+    project: ProjectExtents
+
+    def bytes_of(self, rows: int) -> int:
+        """What a thread holds between the three for so many rows of the result."""
+        return self.expand.ring_rows(rows) * self.expand.row_bytes + rows * self.project.row_bytes
+
+
+def inverted_extents(group: Group, block: int, target: Target) -> InvertedExtents:
+    """The extents of all three."""
+    expand, depthwise, project = group.anchors
+    return InvertedExtents(
+        expand_extents_of(group, (expand, depthwise), block, target),
+        project_extents_of(group, (depthwise, project), block, target),
+    )
+
+
+def choose_inverted_schedule(target: Target, extents: InvertedExtents) -> InvertedSchedule:
+    """The cheapest tiles, and as many rows as the second cache holds and leave enough jobs."""
+    near, expand, project = _with_all_cached(target), extents.expand, extents.project
+    share = min(_shares(expand.expansion), key=lambda share: _expansion_cycles(near, expand, share))
+    expansion = choose_schedule(near, expand.lanes, replace(expand.expansion, vectors=share))
+    projection = choose_schedule(near, project.lanes, project.projection)
+    rows = max(1, expand.batch * expand.rows // _LEAST_JOBS)
+    while rows > 1 and extents.bytes_of(rows) > target.cache_bytes[1] / 2:
+        rows -= 1
+    rows = -(-expand.rows // -(-expand.rows // rows))
+    return InvertedSchedule(replace(expansion, bands=0), replace(projection, bands=0), rows)
+
+
+def inverted_cost(group: Group, block: int, target: Target) -> float:
+    """Cycles of all three convolutions, less those that one kernel saves. Its jobs are rows, of
+    which each thread should have some."""
+    extents = inverted_extents(group, block, target)
+    if extents.expand.batch * extents.expand.rows < 2 * _threads(target.machine):
+        return math.inf
+    apart = sum(conv_cost(part, block, target) for part in group.parts or ())
+    return apart - 2 * target.machine.meeting_cycles - inverted_saving(target, extents)
+
+
+def inverted_saving(target: Target, extents: InvertedExtents) -> float:
+    """Cycles by which one kernel is faster than three, which meet twice more: those of both pairs,
+    but for the rows that threads compute again."""
+    expand, near = extents.expand, _with_all_cached(target)
+    by_share, by_row = (
+        min(_expansion_cycles(near, expand, one, in_rows) for one in _shares(expand.expansion))
+        for in_rows in (False, True)
+    )
+    pairs = expand_saving(target, expand) + project_saving(target, extents.project)
+    return pairs - (by_row - by_share)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import product
 
-from graft.backends.host.coordinates import minus, over, plus, times
+from graft.backends.host.coordinates import minus, modulo, over, plus, times
 from graft.backends.host.cost import typical
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
@@ -52,6 +52,7 @@ from graft.backends.host.kernels.image import (
     ImageWriter,
     no_image,
     shared,
+    shared_in_bands,
     unfit_epilogue,
     vector_lanes,
 )
@@ -78,6 +79,7 @@ from graft.loop.ir import (
     Expr,
     For,
     If,
+    Let,
     Scope,
     Stmt,
     Var,
@@ -136,6 +138,8 @@ def _unfit_words(group: Group, stores: Stores, anchor: Node) -> str | None:
 class ConvWriter(ImageWriter):
     """Writes the loop nest of one convolution."""
 
+    weights_name = "weights"
+
     def __init__(self, parameters: Parameters, anchor: Node, weight: Array, target: Target) -> None:
         self.dtype = anchor.output.dtype
         is_narrow = anchor.op.name in (INTEGER, MIXED)
@@ -189,7 +193,7 @@ class ConvWriter(ImageWriter):
             packed = pack_weights(ordinary_weights(anchor, array), channels, block)
             return in_words(packed, axis=4) if together > 1 else packed
 
-        return parameters.packed(anchor.args[1], pack, "weights")
+        return parameters.packed(anchor.args[1], pack, self.weights_name)
 
     def partial_sums(self) -> Buffer:
         """The sums of a job's tiles between two blocks of the depth."""
@@ -272,12 +276,16 @@ class ConvWriter(ImageWriter):
     def body(self) -> Stmt:
         """All results; a job is some rows of each phase of one slab, or a segment of them."""
         lines = tuple(self.rows_of(phase) for phase in self.down)
-        batch = (self.batch, self.batches)
-        share = (self.number, self.shares)
+        batch, share = (self.batch, self.batches), (self.number, self.shares)
         rows = reduce(plus, (run.count for run in self.row_runs(self.down[0])))
         line, segment = (self.line, rows), (self.segment, self.segments)
-        order = (line, segment, share) if self.schedule.rows_first else (share, line, segment)
-        return shared((batch, *order), Block(lines))
+        if not self.schedule.bands:
+            return shared((batch, line, segment, share), Block(lines))
+        position = Var("position")
+        body: Stmt = Let(self.segment, modulo(position, self.segments), Block(lines))
+        body = Let(self.line, over(position, self.segments), body)
+        axis = (position, times(rows, self.segments))
+        return shared_in_bands(batch, axis, self.schedule.bands, (share,), body)
 
     def row_runs(self, down: Phase) -> list[Run]:
         """The rows of a phase in tiles."""

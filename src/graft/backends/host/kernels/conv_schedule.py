@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from graft.backends.host.kernels.tile import balanced
 from graft.target.machine import Machine
 from graft.target.register_tile import (
+    EXPOSED,
     data_cycles,
     most_pixels,
     resume_cycles,
@@ -26,6 +27,10 @@ _FLOAT = 4  # bytes
 _MOST_VECTORS = 8
 # Jobs that there should at least be for the threads to share evenly.
 ENOUGH_JOBS = 32
+# Bands where each reads or computes something again: as many as threads that are often there.
+FEW_BANDS = (2, 4)
+# Of a band, to ask for the next weights meanwhile.
+_LEAST_TILES = 4
 # Each size of a tile is code of its own, which takes time to compile and room in caches.
 _VARIANT = 0.01
 
@@ -35,9 +40,10 @@ class ConvSchedule:
     """What a search may vary.
 
     A tile is `rows` x `columns` pixels times `vectors` vectors of `lanes` channels. Jobs go through
-    the rows of one slab of channels after the other, or, `rows_first`, through all slabs of a row.
-    A job does all its tiles for `depth_block` input channels before it goes on to the next ones,
-    so that the first cache holds their weights; 0 where each tile goes through all at once.
+    the image in `bands` of rows, and for each through one slab of channels after the other; 0 are
+    as many bands as there are rows of tiles. A job does all its tiles for `depth_block` input
+    channels before it goes on to the next ones, so that the first cache holds their weights; 0
+    where each tile goes through all at once.
     """
 
     lanes: int
@@ -45,7 +51,7 @@ class ConvSchedule:
     rows: int
     columns: int
     depth_block: int = 0
-    rows_first: bool = False
+    bands: int = 1
 
     @property
     def slab(self) -> int:
@@ -74,21 +80,45 @@ class ConvExtents:
 
 
 def choose_schedule(target: Target, lanes: int, extents: ConvExtents) -> ConvSchedule:
-    """The cheapest schedule by the machine's numbers.
-
-    Where the second cache holds the weights, all slabs of a row are done before the next row. Where
-    it holds the data too, slabs may come first as well: while one is multiplied by all data, the
-    next one's weights are asked for, which the layers before have driven out. That pays on cores
-    that wait for bursts from beyond the second cache; Zen 4 takes up to 3 % longer for it."""
-    weights = lanes * _FLOAT * extents.vectors * extents.steps
-    data = extents.rows * extents.columns * extents.depth * _FLOAT
-    held = target.cache_bytes[1] / 2
-    rows_first = weights <= held and (target.machine.fills_beside_loads or data > held)
+    """The cheapest schedule by the machine's numbers."""
     best = min(
         _tiles(target, lanes, extents),
         key=lambda tile: _cycles(target, lanes, extents, tile),
     )
-    return ConvSchedule(lanes, *best, rows_first)
+    return ConvSchedule(lanes, *best, _bands(target, lanes, extents, best))
+
+
+def _bands(
+    target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, int, int, int]
+) -> int:
+    """Into how many bands the rows are cut.
+
+    Where the second cache holds the weights, all slabs of a row are done before the next row. Where
+    it holds the data too, slabs may come first as well: while one is multiplied by all data, the
+    next one's weights are asked for, which the layers before have driven out. That pays on cores
+    that wait for bursts from beyond the second cache; Zen 4 takes up to 3 % longer for it.
+
+    Otherwise weights are read once for each band. Several threads then read all weights, each for
+    its band, instead of all data, each for its slabs. Of the data the other threads have written
+    most, so that bands pay where there is more of these to wait for than of the weights."""
+    machine = target.machine
+    weights = lanes * _FLOAT * extents.vectors * extents.steps
+    data = extents.rows * extents.columns * extents.depth * _FLOAT
+    held = target.cache_bytes[1] / 2
+    if weights <= held and (machine.fills_beside_loads or data > held):
+        return 0
+    again = 0.0 if weights <= held else _waited_for(machine, weights)
+    if again >= data / machine.crossing_bytes_per_cycle:
+        return 1
+    _, rows, columns, _ = tile
+    tiles = -(-extents.rows // rows) * -(-extents.columns // columns)
+    return max((bands for bands in FEW_BANDS if bands * _LEAST_TILES <= tiles), default=1)
+
+
+def _waited_for(machine: Machine, weights: float) -> float:
+    """Cycles of reading weights from beyond the second cache that asking ahead does not hide."""
+    level = next((n for n, one in enumerate(machine.caches[2:], 1) if weights <= one.size / 2), -1)
+    return EXPOSED * stream_cycles(machine, weights, level)
 
 
 def conv_cycles(target: Target, lanes: int, extents: ConvExtents) -> float:

@@ -86,6 +86,8 @@ class ConvTiles:
         if partial is None:
             row = times(self.writer.line, self.writer.tiles_across)
             among_slab = plus(row, plus(self.before, number))
+            if self.writer.ahead:
+                among_slab = modulo(among_slab, tiles_of_slab(self.writer))
             return clear, self.reduction(pixel, among_slab), finish
         reduction = self.reduction(pixel, slot)
 
@@ -267,20 +269,26 @@ def lines_ahead(writer: ConvWriter) -> int:
     order, which needs no asking."""
     down, across, schedule = writer.down[0], writer.columns[0], writer.schedule
     is_plain = len(writer.down) == len(writer.columns) == 1 and not writer.skips_rows
-    if schedule.rows_first or not is_plain or not isinstance(across.count, int):
+    if not schedule.bands or not is_plain or not isinstance(across.count, int):
         return 0
     if not isinstance(down.count, int):
         return 0
-    if writer.partial is not None:
-        tiles = -(-writer.tiles_across // writer.segments)
-    else:
-        tiles = writer.tiles_across * -(-down.count // schedule.rows)
+    tiles = -(-writer.tiles_across // writer.segments)
+    if writer.partial is None:
+        tiles = tiles_of_slab(writer)
     extents = [int(one.value) for one in writer.weights.extents if isinstance(one, Const)]
     if tiles == 1 or extents[0] * writer.depth_blocks == 1:
         return 0
     size = math.prod(extents[1:]) * writer.weights.dtype.numpy.itemsize / writer.depth_blocks
     positions = tiles * writer.units * down.taps * across.taps
     return round(size / LINE_BYTES / max(1, positions))
+
+
+def tiles_of_slab(writer: ConvWriter) -> int:
+    """The tiles of a slab in one band, where it is known how long the image's axes are."""
+    rows, schedule = writer.down[0].count, writer.schedule
+    lines = -(-rows // schedule.rows) if isinstance(rows, int) else 1
+    return -(-writer.tiles_across * lines // max(1, schedule.bands))
 
 
 def images_read(writer: ConvWriter) -> list[Value]:

@@ -26,8 +26,8 @@ from graft.backends.host.kernels.depthwise import DepthwiseWriter, default_sched
 from graft.backends.host.kernels.expand_depthwise import PointwiseRows
 from graft.backends.host.kernels.image import no_image, shared, unfit_epilogue
 from graft.backends.host.storage import BLOCKS, Storage, index, is_image, shape_of
-from graft.base.dtypes import DType
-from graft.ir.graph import Value
+from graft.base.dtypes import Array, DType
+from graft.ir.graph import Node, Value
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -87,12 +87,18 @@ def depthwise_project(group: Group, stores: Stores, target: Target) -> Plan | Re
 
 def _unfit(group: Group) -> str | None:
     """Why the convolutions are not for this template, if they are not."""
-    depthwise, project = group.anchors
-    weights = [group.constants[conv.args[1]].array.shape for conv in group.anchors]
-    if not is_depthwise(depthwise, weights[0]):
-        return "the first convolution is not depthwise"
-    if not without_neighbours(project, weights[1]) or project.attrs.groups != 1:
-        return "the second convolution is not pointwise"
+    depthwise, project = ((conv, group.constants[conv.args[1]].array) for conv in group.anchors)
+    return unfit_projection(depthwise, project)
+
+
+def unfit_projection(depthwise: tuple[Node, Array], project: tuple[Node, Array]) -> str | None:
+    """Why two convolutions, each with its weights, are not a depthwise one and a projection, if
+    they are not."""
+    (first, window), (second, weights) = depthwise, project
+    if not is_depthwise(first, window.shape):
+        return "the convolution before the last is not depthwise"
+    if not without_neighbours(second, weights.shape) or second.attrs.groups != 1:
+        return "the last convolution is not pointwise"
     return None
 
 

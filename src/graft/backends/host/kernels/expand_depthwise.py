@@ -5,8 +5,8 @@ is never written. Each thread keeps the rows of it that windows of the depthwise
 in a ring of its own, a line buffer of [block, row, column, channel], which a near cache holds. A
 job is some rows of the result for a share of the channels: it computes the rows of the expanded
 image that its windows are the first to cover, and then the rows of the result, each with its
-epilogue in registers. A thread whose last job was the one above finds the rows that both cover in
-its ring; any other computes them again.
+epilogue in registers. A thread whose last job was the one above in a band of the image finds the
+rows that both cover in its ring; any other computes them again.
 
 Sums are those of the two kernels for themselves, in the same order.
 """
@@ -36,9 +36,14 @@ from graft.backends.host.kernels.conv_plan import (
     takes,
     without_neighbours,
 )
-from graft.backends.host.kernels.conv_schedule import ConvSchedule
+from graft.backends.host.kernels.conv_schedule import FEW_BANDS, ConvSchedule
 from graft.backends.host.kernels.depthwise import DepthwiseWriter, default_schedule
-from graft.backends.host.kernels.image import no_image, shared, unfit_epilogue
+from graft.backends.host.kernels.image import (
+    WITHIN,
+    no_image,
+    shared_in_bands,
+    unfit_epilogue,
+)
 from graft.backends.host.storage import Storage, index, shape_of
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node, Value
@@ -111,29 +116,37 @@ def expand_depthwise(group: Group, stores: Stores, target: Target) -> Plan | Ref
 
 def _unfit(group: Group) -> str | None:
     """Why the convolutions are not for this template, if they are not."""
-    expand, depthwise = group.anchors
-    weights = [group.constants[conv.args[1]].array for conv in group.anchors]
-    if not without_neighbours(expand, weights[0].shape) or expand.attrs.groups != 1:
+    expand, depthwise = ((conv, group.constants[conv.args[1]].array) for conv in group.anchors)
+    return unfit_expansion(expand, depthwise)
+
+
+def unfit_expansion(expand: tuple[Node, Array], depthwise: tuple[Node, Array]) -> str | None:
+    """Why two convolutions, each with its weights, are not an expansion and a depthwise one whose
+    windows cover all of it, if they are not."""
+    (first, weights), (second, window) = expand, depthwise
+    if not without_neighbours(first, weights.shape) or first.attrs.groups != 1:
         return "the first convolution is not pointwise"
-    if not is_depthwise(depthwise, weights[1].shape):
+    if not is_depthwise(second, window.shape):
         return "the second convolution is not depthwise"
-    steps = zip(
-        depthwise.attrs.strides, depthwise.attrs.dilation, weights[1].shape[2:], strict=True
-    )
+    steps = zip(second.attrs.strides, second.attrs.dilation, window.shape[2:], strict=True)
     if any(stride > dilation * (size - 1) + 1 for stride, dilation, size in steps):
         return "the second convolution skips pixels that would be computed"
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Ring:
-    """The rows of a share of the expanded image that a job reads.
+class Ring:
+    """The rows of the expanded image that a job reads, of all channels or of a share.
 
     Row r, counted from the top of the halo, is at r modulo the rows that there are."""
 
     storage: Storage  # of the whole image
     rows: int
-    blocks: int  # of a share
+    blocks: int
+
+    @property
+    def has_all(self) -> bool:
+        return self.blocks == self.storage.blocks
 
     @property
     def buffer(self) -> Buffer:
@@ -177,25 +190,33 @@ class PointwiseRows(ConvWriter):
         return 1
 
 
-class _Expansion(PointwiseRows):
-    """Writes rows of the pointwise convolution's result to the ring."""
+class Expansion(PointwiseRows):
+    """Writes rows of the pointwise convolution's result to a ring."""
 
-    ring: _Ring
+    ring: Ring
+
+    def ring_block(self, block: Expr) -> Expr:
+        """Where the ring has a block of the share."""
+        return block if self.ring.has_all else minus(block, self.first_block)
+
+    @property
+    def ring_blocks(self) -> list[Expr]:
+        """The same of all blocks of the share."""
+        blocks = range(self.share // self.result.block)
+        return [self.ring_block(plus(self.first_block, number)) for number in blocks]
 
     def address(self, coordinate: BlockedCoordinate) -> tuple[Expr, ...]:
-        number = minus(coordinate.block, self.first_block)
         column = plus(coordinate.column, self.result.halo[1])
         lanes = Ramp(Const(coordinate.first), 1, coordinate.lanes)
-        return Const(0), number, self.ring.row(coordinate.row), column, lanes
+        block = self.ring_block(coordinate.block)
+        return Const(0), block, self.ring.row(coordinate.row), column, lanes
 
     def borders(self, row: Expr) -> list[Stmt]:
         ring = self.ring
         return [
             statement
-            for number in range(ring.blocks)
-            for statement in ring.beside.filled(
-                Const(0), Const(number), ring.row(row), self.fresh("")
-            )
+            for block in self.ring_blocks
+            for statement in ring.beside.filled(Const(0), block, ring.row(row), self.fresh(""))
         ]
 
     def expanded_row(self) -> Stmt:
@@ -203,9 +224,9 @@ class _Expansion(PointwiseRows):
         ring, width = self.ring, self.result.static_extents[3]
         zeros = tuple(
             ring.beside.pixels(
-                (*index(0, number), ring.row(self.line)), Const(0), Const(width), self.fresh("n")
+                (Const(0), block, ring.row(self.line)), Const(0), Const(width), self.fresh("n")
             )
-            for number in range(ring.blocks)
+            for block in self.ring_blocks
         )
         computed = self.some_rows(self.down[0], self.line, 1)
         top, _, bottom, _ = self.result.halo
@@ -220,7 +241,7 @@ class _Depthwise(DepthwiseWriter):
     """Writes rows of the depthwise convolution's result from the ring."""
 
     weights_name = "window"
-    ring: _Ring
+    ring: Ring
     number = Var("number")  # of the block within the share
 
     def source_row(self, line: Expr) -> tuple[Expr, Expr, Expr]:
@@ -238,11 +259,11 @@ class _Writer:
         self.schedule = schedule = choose_expand_schedule(target, extents)
         self.strides, self.window = extents.strides, extents.window
         share = max(schedule.tile.slab, middle.block)
-        self.ring = _Ring(middle, extents.ring_rows(schedule.rows), share // middle.block)
+        self.ring = Ring(middle, extents.ring_rows(schedule.rows), share // middle.block)
         inner = {expanded: (middle, self.ring.buffer)}
         expand, depthwise = first.sole_anchor, second.sole_anchor
         weights = [first.constants[conv.args[1]].array for conv in (expand, depthwise)]
-        self.expansion = _Expansion(
+        self.expansion = Expansion(
             parameters.of_part(first, inner), expand, weights[0], target, schedule.tile
         )
         kernel = weights[1].shape[3]
@@ -260,19 +281,21 @@ class _Writer:
         """All jobs; `following` is the one that would find rows in the ring."""
         following = Buffer("following", INDEX, index(1), Scope.REGISTER)
         job, here = Var("job"), index(0)
-        parts = (
-            (self.expansion.batch, self.expansion.batches),
-            (self.expansion.number, self.expansion.shares),
-            (self.strip, -(-self.height // self.schedule.rows)),
-            (self.expansion.segment, 1),
-        )
+        strips = -(-self.height // self.schedule.rows)
+        between = ((self.expansion.segment, 1), (self.expansion.number, self.expansion.shares))
         goes_on = Binary(
             BinaryKind.AND,
             Compare(CompareKind.EQUAL, job, Load(following, here)),
-            Compare(CompareKind.GREATER, self.strip, Const(0)),
+            Compare(CompareKind.GREATER, WITHIN, Const(0)),
         )
         leave = Store(following, here, plus(job, 1))
-        jobs = shared(parts, Block((self.rows(goes_on), leave)))
+        jobs = shared_in_bands(
+            (self.expansion.batch, self.expansion.batches),
+            (self.strip, strips),
+            FEW_BANDS[-1],
+            between,
+            Block((self.rows(goes_on), leave)),
+        )
         begin = Store(following, here, Const(-1))
         return Allocate(self.ring.buffer, Allocate(following, Block((begin, jobs))))
 

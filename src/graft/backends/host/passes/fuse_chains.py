@@ -1,13 +1,14 @@
-"""Merges fusion groups whose anchors follow one another, where one kernel is declared for both.
+"""Merges fusion groups whose anchors follow one another, where one kernel is declared for all.
 
 A graph of fusion groups enters, and leaves with fewer: where a group alone reads the result of
-another, and a template takes the two together for less than they cost apart (`Chain`), they become
-one composite. What lies between them is then no tensor of the graph any more.
+another, and so on, and a template takes all of them together for less than they cost apart
+(`Chain`), they become one composite. What lies between them is then no tensor of the graph any
+more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -26,49 +27,66 @@ LEAST_GAIN = 0.05
 
 
 def fuse_chains(graph: Graph, target: Target) -> Graph:
-    """Merge pairs of groups, those that gain most first; a merged one is not merged again."""
+    """Merge groups, those that gain most first; a merged one is not merged again."""
     graph = change_nested(graph, partial(fuse_chains, target=target))
-    constants, returned = graph.constants, set(graph.outputs)
-    pairs: list[tuple[float, Node, Node, Node]] = []
+    constants = graph.constants
+    chains: list[tuple[float, tuple[Node, ...], Node]] = []
     for node in graph.nodes:
-        source = _source(graph, node, constants)
-        if source is not None and source.output not in returned:
-            both = merged_group(source, node)
-            gain = merging_gain(source, node, both, constants, target)
+        for members in _chains(graph, node, constants):
+            whole = merged_group(*members)
+            gain = merging_gain(members, whole, constants, target)
             if not isinstance(gain, Refusal):
-                pairs.append((gain, source, node, both))
+                chains.append((gain, members, whole))
     merged: dict[Node, Node] = {}
-    for _, source, node, both in sorted(pairs, key=lambda pair: -pair[0]):
-        if source not in merged and node not in merged:
-            merged[source] = merged[node] = both
+    for _, members, whole in sorted(chains, key=lambda chain: (-chain[0], -len(chain[1]))):
+        if merged.keys().isdisjoint(members):
+            merged.update(dict.fromkeys(members, whole))
     nodes = (merged.get(node, node) for node in graph.nodes)
     kept = {id(one): one for one in reversed(tuple(nodes))}  # a composite where its last group was
     return replace(graph, nodes=tuple(reversed(kept.values()))) if merged else graph
 
 
 def merging_gain(
-    source: Node, node: Node, both: Node, constants: Mapping[Value, Literal], target: Target
+    members: Sequence[Node], whole: Node, constants: Mapping[Value, Literal], target: Target
 ) -> float | Refusal:
-    """Cycles that a kernel for both saves, or why there is none that pays."""
+    """Cycles that a kernel for all members saves, or why there is none that pays."""
     block = BLOCKS[0]
     apart = 0.0
-    for one in (source, node):
+    for one in members:
         costs = [cost for _, cost in layouts_for(group_of(one, constants), block, target)]
         if not costs:
             return Refusal("one of them has no kernel for images in blocks", one)
         apart += min(costs)
-    group = group_of(both, constants)
+    group = group_of(whole, constants)
     cost = chain_cost(group, blocked_stores(group, block), block, target)
     if isinstance(cost, Refusal):
         return cost
     if cost < (1 - LEAST_GAIN) * apart:
         return apart - cost
-    return Refusal(f"it takes {cost:.0f} cycles, and the two apart {apart:.0f}", node)
+    return Refusal(f"it takes {cost:.0f} cycles, and all apart {apart:.0f}", members[-1])
+
+
+def _chains(
+    graph: Graph, node: Node, constants: Mapping[Value, Literal]
+) -> Iterator[tuple[Node, ...]]:
+    """The groups that end with a node, each reading what only it reads, for whose anchors there are
+    kernels."""
+    members: tuple[Node, ...] = (node,)
+    names = _anchor_name(node, constants)
+    while (source := _source(graph, members[0], constants)) is not None:
+        members, names = (source, *members), (*_anchor_name(source, constants), *names)
+        if not is_chain(*names):
+            return
+        yield members
+
+
+def _anchor_name(node: Node, constants: Mapping[Value, Literal]) -> tuple[str, ...]:
+    anchor = group_of(node, constants).anchor
+    return () if anchor is None else (anchor.op.name,)
 
 
 def _source(graph: Graph, node: Node, constants: Mapping[Value, Literal]) -> Node | None:
-    """The group that makes what a group's anchor reads first, if nothing else reads it and there
-    are kernels for such anchors."""
+    """The group that makes what a group's anchor reads first, if nothing else reads it."""
     group = group_of(node, constants)
     if group.anchor is None or not group.anchor.args:
         return None
@@ -76,14 +94,13 @@ def _source(graph: Graph, node: Node, constants: Mapping[Value, Literal]) -> Nod
     source = graph.producers.get(value)
     if source is None or len(graph.users[value]) != 1 or len(source.outputs) != 1:
         return None
-    before = group_of(source, constants).anchor
-    names = () if before is None else (before.op.name, group.anchor.op.name)
-    return source if is_chain(*names) else None
+    return None if value in graph.outputs or not _anchor_name(source, constants) else source
 
 
-def merged_group(source: Node, node: Node) -> Node:
-    """The nodes of both groups as one."""
-    nodes = (*_nodes(source), *_nodes(node))
+def merged_group(*members: Node) -> Node:
+    """The nodes of groups, each of which reads the one before, as one."""
+    node = members[-1]
+    nodes = tuple(one for member in members for one in _nodes(member))
     inside = {value for one in nodes for value in one.outputs}
     outer = tuple(dict.fromkeys(v for one in nodes for v in one.args if v not in inside))
     body = closed_graph(node.output.name, outer, nodes, node.outputs)
