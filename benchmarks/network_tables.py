@@ -107,11 +107,23 @@ def full_table(rows: Sequence[Row], contenders: Sequence[str]) -> list[str]:
     )
 
 
-def short_table(rows: Sequence[Row], contenders: Sequence[str]) -> list[str]:
-    """The same without the single runs."""
+def short_table(
+    rows: Sequence[Row], contenders: Sequence[str], elsewhere: Sequence[Json] = ()
+) -> list[str]:
+    """The same without the single runs, and with the speed-ups that were measured elsewhere."""
     titles = [CONTENDERS[name].title for name in contenders]
-    header = ["network", *titles, "Graft against the best peer"]
-    return table(header, [[*_times(row, contenders), speedup_text(row)] for row in rows])
+    others = [f"on {one['processor']} ({one['date']})" for one in elsewhere]
+    header = ["network", *titles, "Graft against the best peer", *others]
+    return table(
+        header,
+        [
+            [
+                *(*_times(row, contenders), speedup_text(row)),
+                *(_times_text(one["speedups"].get(row.network)) for one in elsewhere),
+            ]
+            for row in rows
+        ],
+    )
 
 
 def _times(row: Row, contenders: Sequence[str]) -> list[str]:
@@ -129,7 +141,10 @@ def _each_run(row: Row) -> str:
 
 def speedup_text(row: Row) -> str:
     """Graft against the best peer, or that nobody knows."""
-    speedup = row.speedup()
+    return _times_text(row.speedup())
+
+
+def _times_text(speedup: float | None) -> str:
     return MISSING if speedup is None else f"{speedup:.2f} ×"
 
 

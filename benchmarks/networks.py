@@ -7,6 +7,7 @@ image at a time and are left out of larger batches.
 from __future__ import annotations
 
 import argparse
+import datetime
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -92,8 +93,25 @@ def measure(name: str, options: argparse.Namespace) -> Json:
         rows.append({"network": network, "runs": runs})
     return {
         "processor": host_target().machine.summary,
+        "date": datetime.date.today().isoformat(),
         "contenders": list(contenders),
         "rows": rows,
+    }
+
+
+def merge(recorded: Json, data: Json) -> Json:
+    """The new record, with the speed-ups of others that were made on other processors."""
+    others = (_speedups(recorded), *recorded.get("elsewhere", ()))
+    elsewhere = [one for one in others if one["processor"] != data["processor"]]
+    return {**data, "elsewhere": elsewhere}
+
+
+def _speedups(recorded: Json) -> Json:
+    rows = (Row(row["network"], row["runs"]) for row in recorded["rows"])
+    return {
+        "processor": recorded["processor"],
+        "date": recorded["date"],
+        "speedups": {row.network: row.speedup() for row in rows},
     }
 
 
@@ -127,11 +145,12 @@ def sections(name: str, record: Record) -> Iterator[Section]:
     )
     if name == MAIN:
         intro = (
-            f"{setting}, float32, medians, on {record.made.machine} ({data['processor']}) and"
-            f" nowhere else yet; how measured, and what other machines are predicted to do:"
-            f" [{DOCUMENT}]({DOCUMENT}), [docs/machine.md](docs/machine.md)."
+            f"{setting}, float32, medians, on {record.made.machine} ({data['processor']},"
+            f" {record.made.date}). {' '.join(network_tables.summary(rows))} How measured, and what"
+            f" other machines are predicted to do: [{DOCUMENT}]({DOCUMENT}),"
+            " [docs/machine.md](docs/machine.md)."
         )
-        short = network_tables.short_table(rows, data["contenders"])
+        short = network_tables.short_table(rows, data["contenders"], data.get("elsewhere", ()))
         yield Section(README, MAIN, [*paragraph(intro), "", _image(CHART), "", *short])
     if name == STRICT:
         yield Section(README, STRICT, paragraph(_strict_sentence(rows)))
@@ -175,6 +194,7 @@ BENCHMARKS = tuple(
         {**ONNXRUNTIME, "openvino": "OpenVINO", "torch": "PyTorch", "onnx2torch": "onnx2torch"},
         (CHART, draw) if name == MAIN else None,
         problems=problems,
+        merge=merge,
     )
     for name in SETTINGS
 )

@@ -49,3 +49,18 @@ def test_unknown_peers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["networks", "--peers", "abacus"])
     assert "there is no peer 'abacus'" in capsys.readouterr().err
+
+
+def test_speed_ups_on_other_processors_stay_in_the_table() -> None:
+    path = harness.ROOT / RESULTS / "networks.json"
+    recorded = harness.Record.from_json(path.read_text(encoding="utf-8")).data
+    recorded = {**recorded, "processor": "AMD Zen 2", "date": "2026-01-02", "elsewhere": []}
+    data = {**recorded, "processor": "Intel Ice Lake SP", "rows": recorded["rows"][:1]}
+    merged = networks.merge(recorded, data)
+    assert [one["processor"] for one in merged["elsewhere"]] == ["AMD Zen 2"]
+    assert networks.merge(merged, data)["elsewhere"] == merged["elsewhere"]
+    rows = [networks.Row(row["network"], row["runs"]) for row in data["rows"]]
+    table = networks.network_tables.short_table(rows, data["contenders"], merged["elsewhere"])
+    assert table[0].endswith("| Graft against the best peer | on AMD Zen 2 (2026-01-02) |")
+    speedup = networks.network_tables.speedup_text(rows[0])
+    assert table[2].endswith(f"| {speedup} | {speedup} |")
