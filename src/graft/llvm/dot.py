@@ -1,8 +1,8 @@
 """Dot products of the narrow numbers in each lane of 32 bits, added to a sum.
 
 Four bytes, unsigned ones times signed ones, are exact on every machine. Where the processor has an
-instruction for it, it is that one; on other x86 two products of 16-bit pairs, whose sums cannot
-overflow; elsewhere four products. Two bfloat16 are multiplied by an instruction where there is one,
+instruction for it (VNNI, Hexagon's `vrmpy`), it is that one; on other x86 two products of 16-bit
+pairs, whose sums cannot overflow; elsewhere four products. Two bfloat16 are multiplied by an instruction where there is one,
 which takes subnormal numbers for zero, or as two float32.
 """
 
@@ -26,6 +26,9 @@ def dot4(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Val
     bits = 32 * addend.lanes
     if _has_instruction(builder, bits):
         name = f"llvm.x86.avx512.vpdpbusd.{bits}"
+        return builder.call(name, "i32", addend.lanes, addend, unsigned, signed)
+    if builder.target.is_hexagon and bits == builder.target.vector_bits:
+        name = "llvm.hexagon.V6.vrmpybusv.acc.128B"
         return builder.call(name, "i32", addend.lanes, addend, unsigned, signed)
     if builder.target.is_x86 and bits in _PAIRS and builder.target.has(_PAIRS[bits][1]):
         return _by_pairs(builder, unsigned, signed, addend)

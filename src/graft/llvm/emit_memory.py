@@ -22,7 +22,7 @@ Emit = Callable[[Context, Expr], Value]
 
 # Strides up to this one are read as one wide vector, of which the lanes are picked.
 WIDEST_PICKED_STRIDE = 4
-_LARGEST_ACCESS = 16  # bytes that one thread of a GPU reads or writes at once
+_LARGEST_GPU_ACCESS = 16  # bytes that one thread reads or writes at once
 
 
 def affine(expr: Expr) -> tuple[Expr, int] | None:
@@ -170,11 +170,13 @@ def _evenly_spaced(
 
 
 def _alignment(context: Context, memref: MemRef, bases: tuple[Expr, ...], lanes: int) -> int:
-    """What a vector at these indices is aligned to: an element, except on GPUs, which access no
-    vector at once that might not be aligned to its size, or to 16 bytes."""
-    size = byte_size(memref.buffer.dtype)
-    widest = min(lanes, _LARGEST_ACCESS // size)
-    if not context.builder.target.is_gpu or memref.is_register or widest < 2 or widest & widest - 1:
+    """What a vector at these indices is aligned to: an element, except where the processor accesses
+    no vector at once that might not be aligned to its size (GPUs up to 16 bytes, Hexagon)."""
+    size, target = byte_size(memref.buffer.dtype), context.builder.target
+    largest = min(target.vector_bits // 8, memref.buffer.alignment) if target.is_hexagon else size
+    largest = _LARGEST_GPU_ACCESS if target.is_gpu else largest
+    widest = min(lanes, largest // size)
+    if memref.is_register or widest < 2 or widest & widest - 1:
         return size
     for index, stride in zip(bases, memref.strides, strict=True):
         steps = polynomial(index).values()

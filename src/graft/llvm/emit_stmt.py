@@ -136,6 +136,8 @@ def _count(
     builder = context.builder
     inside, after = builder.fresh(f"loop.{identifier(var.name)}"), builder.fresh("after")
     end = builder.binary("add nsw", begin, count)
+    if builder.target.is_hexagon:  # whose addresses have 32 bits, and loop counters as well
+        begin, end = (builder.convert("trunc", one, "i32") for one in (begin, end))
     before = builder.fresh("before")
     builder.jump(before)
     builder.start(before)
@@ -147,7 +149,8 @@ def _count(
     # The name of the next value is needed before the value is: it comes from the loop's end.
     following, last = f"%{builder.fresh('next')}", builder.fresh("latch")
     current = builder.phi(begin.element, 1, (begin.text, before), (following, last))
-    context.variables[var.name] = current if step is ONE else _short(context, var, current)
+    wide = builder.convert("sext", current, register_type(var.dtype))
+    context.variables[var.name] = wide if step is ONE else _short(context, var, wide)
     body()
     builder.jump(last)
     builder.start(last)

@@ -64,9 +64,15 @@ class Target:
         return self.architecture == "nvptx64"
 
     @property
+    def is_hexagon(self) -> bool:
+        return self.architecture == "hexagon"
+
+    @property
     def baseline(self) -> str:
         """LLVM's name for the least processor of the architecture."""
-        return self.cpu if self.is_gpu else "x86-64" if self.is_x86 else "generic"
+        if self.is_gpu or self.is_hexagon:
+            return self.cpu
+        return "x86-64" if self.is_x86 else "generic"
 
     def has(self, feature: str) -> bool:
         """Whether code may rely on a feature, by LLVM's name for it."""
@@ -74,7 +80,8 @@ class Target:
 
     @property
     def has_fma(self) -> bool:
-        return self.is_aarch64 or self.is_gpu or self.has("fma") or self.has("avx512f")
+        always = self.is_aarch64 or self.is_gpu or self.is_hexagon
+        return always or self.has("fma") or self.has("avx512f")
 
     @property
     def has_half_conversion(self) -> bool:

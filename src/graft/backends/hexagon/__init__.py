@@ -1,0 +1,1 @@
+"""Regions on Qualcomm's Hexagon DSP, by code generation of Graft's own."""

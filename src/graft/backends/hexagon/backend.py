@@ -1,0 +1,102 @@
+"""`hexagon`: regions on a Hexagon v67 DSP with HVX, by code generation of Graft's own.
+
+Whatever has a tensor expression runs on the scalar unit; quantised units run on the vectors. Without
+a board QEMU runs the code, and counts what it executes: that is the price.
+"""
+
+from __future__ import annotations
+
+from graft.backends.hexagon import runtime
+from graft.backends.hexagon.code import CPU, linked
+from graft.backends.hexagon.plan import Plan, plan_region
+from graft.backends.hexagon.units import shape_of
+from graft.base.dtypes import DType
+from graft.base.errors import UnsupportedError
+from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable, Source
+from graft.byoc.formats.operands import unfit
+from graft.byoc.formats.quantized import quantized_units
+from graft.ir.graph import Graph, Node
+from graft.loop.errors import LoopError
+from graft.loop.tensor import placeholder
+from graft.ops import OPS
+from graft.ops.expression import Unexpressed, express
+from graft.rewrite.pattern import is_op
+from graft.rewrite.rule import Refusal
+
+_DTYPES = (DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT32, DType.INT64, DType.BOOL)
+_UNITS = (
+    *("nn.relu", "clip", "sigmoid", "tanh", "nn.gelu", "nn.leaky_relu", "exp", "sqrt", "abs"),
+    *("nn.max_pool2d", "nn.avg_pool2d", "mean", "nn.softmax"),
+    *("reshape", "squeeze", "expand_dims", "transpose", "strided_slice"),
+)
+_MEMORY = 256 << 20  # bytes of DDR that a process of the DSP gets, code and stack aside
+_COUNTED = 20_000_000  # operations on floats up to which a region is run to be priced
+_SCALAR_FLOPS = 0.25 * runtime.CLOCK  # beyond: what counted scalar kernels come to
+_COPIED = 0.5e9  # bytes a second between the application processor's memory and the DSP's
+
+
+class Hexagon(Backend):
+    """Runs regions of static shapes."""
+
+    name = "hexagon"
+    device = CPU
+    simulated = True
+    limits = Limits(
+        memory_bytes=_MEMORY,
+        layout="NHWC",
+        peak_flops=_SCALAR_FLOPS,
+        peak_bytes_per_second=_COPIED,
+    )
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        return runtime.version()
+
+    @property
+    def priced_by(self) -> str:  # type: ignore[override]
+        return f"QEMU {runtime.emulator_version()}'s packets at {runtime.CLOCK / 1e6:.0f} MHz"
+
+    def missing(self) -> str:
+        return runtime.missing()
+
+    def patterns(self) -> PatternTable:
+        expressed = [name for name in OPS if OPS.get(name).expression is not None]
+        return [*quantized_units(_UNITS), *((name, is_op(name)) for name in expressed)]
+
+    def supports(self, match: Match) -> Refusal | None:
+        for node in match.nodes:
+            reason = unfit((*node.args, *node.outputs), _DTYPES) or _inexpressible(node)
+            if reason:
+                return Refusal(reason, node)
+        return None
+
+    def price(self, region: Graph) -> Cost | None:
+        """Packets that a run executes, of which none depends on data but by a condition."""
+        plan = plan_region(region)
+        if plan.scalar_work > _COUNTED:
+            return Cost(plan.scalar_work / _SCALAR_FLOPS, Source.ROOFLINE)
+        return Cost(runtime.load(_packed(plan)).count() / runtime.CLOCK)
+
+    def compile(self, region: Graph) -> bytes:
+        return _packed(plan_region(region))
+
+    def load(self, blob: bytes) -> runtime.Region:
+        return runtime.load(blob)
+
+
+def _packed(plan: Plan) -> bytes:
+    program = linked(plan.steps, plan.arena_bytes)
+    return runtime.pack(program, plan.constants, (plan.inputs, plan.outputs), len(plan.steps))
+
+
+def _inexpressible(node: Node) -> str:
+    """Why there is no kernel for a node."""
+    tensors = [
+        None if value is None else placeholder(f"a{number}", shape_of(value), value.dtype)
+        for number, value in enumerate(node.inputs)
+    ]
+    try:
+        results = express(node, tensors, "t")
+    except (LoopError, UnsupportedError) as error:
+        return error.message
+    return results.reason if isinstance(results, Unexpressed) else ""

@@ -1,0 +1,279 @@
+"""Kernels of integer arithmetic on HVX, Hexagon's vectors of 128 bytes, as loop IR.
+
+Images are NHWC: a vector holds channels of one pixel. Products of bytes are summed in words by
+`vrmpy` (four products for each of 32 channels), and one multiplication makes codes of the sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from graft.backends.hexagon.kernel import (
+    VECTOR,
+    WORDS,
+    Kernel,
+    clamped,
+    rounded,
+    scaled,
+    shifted,
+    vector,
+)
+from graft.base.dtypes import DType
+from graft.loop.build import Operand, Term, call, cast, maximum, minimum, term
+from graft.loop.ir import Buffer, Const, Function
+
+_SUMS = 16  # vectors of sums that are kept in registers
+_MOST_PIXELS = 8  # that are computed side by side
+_UNROLLED = 16  # products of a window that are written one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """How sums become codes: shifted left, multiplied, shifted right; then what codes may be."""
+
+    dtype: DType
+    left: int
+    right: int
+    zero: int
+    low: int
+    high: int
+
+    def of(self, sums: Term, multiplier: Operand) -> Term:
+        """Words that hold the codes of sums."""
+        product = scaled(shifted(sums, self.left), multiplier)
+        return clamped(rounded(product, self.right), self.zero, self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where a kernel reads for each pixel of its result, in elements of what it reads.
+
+    `result` counts images, rows and columns, `steps` is how far their windows are apart, `taps`
+    counts rows and columns of a window, and `reach` is how far these are apart."""
+
+    result: tuple[int, int, int]
+    steps: tuple[int, int, int]
+    taps: tuple[int, int]
+    reach: tuple[int, int]
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.result)
+
+    @property
+    def elements(self) -> int:
+        """From the first that is read to the last."""
+        extents = zip((*self.result, *self.taps), (*self.steps, *self.reach), strict=True)
+        return sum((count - 1) * step for count, step in extents)
+
+
+def _channel_blocks(kernel: Kernel, channels: int) -> Iterator[tuple[Term, Term, int]]:
+    """Number, first channel and vectors of words of blocks of up to 128 channels.
+
+    The last one, which runs over into the next pixel, comes first: others repair that."""
+    whole, rest = divmod(channels, VECTOR)
+    if rest:
+        yield term(whole), term(whole * VECTOR), -(-rest // WORDS)
+    if whole:
+        with kernel.loop(whole) as number:
+            yield number, number * VECTOR, VECTOR // WORDS
+
+
+def product_kernel(window: Window, run: int, channels: int, codes: Codes) -> Function:
+    """Convolutions and products of matrices: each tap of a window is `run` words of data.
+
+    Weights are vectors of 32 channels, four bytes of each: of a block of up to four such vectors
+    first all products of a tap, then the next. `bias` and `multiplier` are for single channels."""
+    images, rows, columns = window.result
+    kernel = Kernel()
+    padded = -(-channels // WORDS) * WORDS
+    depth = math.prod(window.taps) * run
+    data = kernel.parameter("data", DType.INT32, window.elements + run)
+    weights = kernel.parameter("weights", DType.INT32, depth * padded)
+    bias, multiplier = (
+        kernel.parameter(name, DType.INT32, padded) for name in ("bias", "multiplier")
+    )
+    result = kernel.parameter("result", codes.dtype, window.pixels * channels)
+    sums = kernel.registers("sums", _SUMS * WORDS)
+    words = kernel.registers("words", VECTOR)
+    most = min(columns, _MOST_PIXELS, _SUMS // min(-(-channels // WORDS), 4))
+    with (
+        kernel.loop(images) as image,
+        kernel.loop(rows) as row,
+        kernel.loop(-(-columns // most)) as tile,
+    ):
+        column = minimum(tile * most, columns - most)  # the last tile overlaps the one before
+        pixel = (image * rows + row) * columns + column
+        start = image * window.steps[0] + row * window.steps[1] + column * window.steps[2]
+        for block, channel, vectors in _channel_blocks(kernel, channels):
+            places = [(p, q) for p in range(most) for q in range(vectors)]
+            for p, q in places:
+                first = vector(bias, channel + q * WORDS, WORDS)
+                kernel.store(sums, (p * vectors + q) * WORDS, first)
+            with (
+                kernel.loop(window.taps[0]) as down,
+                kernel.loop(window.taps[1]) as across,
+                kernel.loop(run) as word,
+            ):
+                tap = start + down * window.reach[0] + across * window.reach[1] + word
+                depth_now = (down * window.taps[1] + across) * run + word
+                weight = block * (depth * VECTOR) + depth_now * (vectors * WORDS)
+                for p, q in places:
+                    place = (p * vectors + q) * WORDS
+                    four = vector(data, tap + p * window.steps[2], 1)
+                    known = vector(weights, weight + q * WORDS, WORDS)
+                    total = call("dot4", four, known, vector(sums, place, WORDS))
+                    kernel.store(sums, place, total)
+            for p in range(most):
+                for q in range(vectors):
+                    total = vector(sums, (p * vectors + q) * WORDS, WORDS)
+                    factor = vector(multiplier, channel + q * WORDS, WORDS)
+                    kernel.store(words, q * WORDS, codes.of(total, factor))
+                _store_codes(kernel, result, (pixel + p) * channels + channel, words)
+    return kernel.function("product")
+
+
+def _store_codes(kernel: Kernel, result: Buffer, index: Operand, words: Buffer) -> None:
+    kernel.store(result, index, cast(result.dtype, vector(words, 0, VECTOR)))
+
+
+# What a window makes of the codes under one tap and of the weights there, if it has some.
+Combine = Callable[[Term, Term, Term | None], Term]
+
+
+def _multiply_add(total: Term, data: Term, weight: Term | None) -> Term:
+    wide = cast(DType.INT16, data)  # which holds the products of bytes
+    return total + cast(DType.INT32, wide if weight is None else wide * cast(DType.INT16, weight))
+
+
+def _largest(total: Term, data: Term, weight: Term | None) -> Term:
+    return maximum(total, cast(DType.INT32, data))
+
+
+def window_kernel(
+    window: Window, channels: int, codes: Codes, is_weighted: bool = False, is_max: bool = False
+) -> Function:
+    """Depthwise convolutions and pools: channels have windows of their own."""
+    images, rows, columns = window.result
+    kernel, combine = Kernel(), _largest if is_max else _multiply_add
+    taps = math.prod(window.taps)
+    data = kernel.parameter("data", DType.UINT8, window.elements + channels)
+    weights = kernel.parameter("weights", DType.INT8, taps * channels) if is_weighted else None
+    bias, multiplier = (
+        kernel.parameter(name, DType.INT32, channels) for name in ("bias", "multiplier")
+    )
+    result = kernel.parameter("result", codes.dtype, window.pixels * channels)
+    words = kernel.registers("words", VECTOR)
+    unrolled = taps <= _UNROLLED
+    with kernel.loop(images) as image, kernel.loop(rows) as row, kernel.loop(columns) as column:
+        pixel = (image * rows + row) * columns + column
+        start = image * window.steps[0] + row * window.steps[1] + column * window.steps[2]
+        for _, channel, _ in _channel_blocks(kernel, channels):
+            kernel.store(words, 0, Term(Const(0, DType.INT32, VECTOR)))
+            with (
+                kernel.loop(window.taps[0], unrolled) as down,
+                kernel.loop(window.taps[1], unrolled) as across,
+            ):
+                tap = start + down * window.reach[0] + across * window.reach[1] + channel
+                number = (down * window.taps[1] + across) * channels
+                known = None if weights is None else vector(weights, number + channel, VECTOR)
+                total = combine(vector(words, 0, VECTOR), vector(data, tap, VECTOR), known)
+                kernel.store(words, 0, total)
+            total = vector(words, 0, VECTOR) + vector(bias, channel, VECTOR)
+            kernel.store(words, 0, codes.of(total, vector(multiplier, channel, VECTOR)))
+            _store_codes(kernel, result, pixel * channels + channel, words)
+    return kernel.function("window")
+
+
+@dataclass(frozen=True, slots=True)
+class Operand8:
+    """Codes of a tensor that is combined with others: what is subtracted, and what multiplies."""
+
+    dtype: DType
+    zero: int
+    multiplier: int = 0
+    left: int = 0
+
+    def words(self, buffer: Buffer, index: Operand) -> Term:
+        difference = cast(DType.INT32, vector(buffer, index, VECTOR)) - self.zero
+        return scaled(shifted(difference, self.left), self.multiplier) if self.left else difference
+
+
+def pointwise_kernel(
+    operands: tuple[Operand8, ...], count: int, codes: Codes, multiplier: int
+) -> Function:
+    """Sums of scaled codes, or one multiplied product of codes, element by element.
+
+    Operands with multipliers of their own are added and rounded; others are multiplied."""
+    kernel = Kernel()
+    buffers = [kernel.parameter(f"data{n}", one.dtype, count) for n, one in enumerate(operands)]
+    result = kernel.parameter("result", codes.dtype, count)
+    with kernel.loop(-(-count // VECTOR)) as number:
+        index = number * VECTOR
+        words = [one.words(b, index) for one, b in zip(operands, buffers, strict=True)]
+        total = words[0]
+        for other in words[1:]:
+            total = total * other if multiplier else total + other
+        if multiplier:
+            total = codes.of(total, multiplier)
+        else:
+            total = clamped(rounded(total, codes.right), codes.zero, codes.low, codes.high)
+        kernel.store(result, index, cast(codes.dtype, total))
+    return kernel.function("pointwise")
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """Images and what surrounds them: images, rows, columns, channels, and pads as TOSA has them:
+    above, to the left, below, to the right."""
+
+    shape: tuple[int, int, int, int]
+    pads: tuple[int, int, int, int]
+    channels: int  # with those that fill up words
+
+    @property
+    def extents(self) -> tuple[int, int, int, int]:
+        images, rows, columns, _ = self.shape
+        top, left, bottom, right = self.pads
+        return images, rows + top + bottom, columns + left + right, self.channels
+
+
+def border_kernel(border: Border, dtype: DType, fill: int) -> Function:
+    """Copies images of codes into larger ones of unsigned bytes."""
+    images, rows, columns, channels = border.shape
+    top, left, bottom, right = border.pads
+    wide, kernel = border.channels, Kernel()
+    row_bytes = (columns + left + right) * wide
+    data = kernel.parameter("data", dtype, math.prod(border.shape))
+    result = kernel.parameter("result", DType.UINT8, math.prod(border.extents))
+    filled = Term(Const(fill, DType.UINT8, VECTOR))
+
+    def fill_up(start: Term, count: int) -> None:
+        if count:
+            with kernel.loop(-(-count // VECTOR)) as number:
+                kernel.store(result, start + number * VECTOR, filled)
+
+    def copy(target: Term, source: Term, count: int) -> None:
+        with kernel.loop(-(-count // VECTOR)) as number:
+            codes = vector(data, source + number * VECTOR, VECTOR)
+            # Signed codes are 128 above, which inverts their first bit.
+            flipped = codes ^ -128 if dtype is DType.INT8 else codes
+            kernel.store(result, target + number * VECTOR, cast(DType.UINT8, flipped))
+
+    with kernel.loop(images) as image:
+        first = image * (border.extents[1] * row_bytes)
+        fill_up(first, top * row_bytes)
+        with kernel.loop(rows) as row:
+            target = first + (row + top) * row_bytes
+            source = (image * rows + row) * (columns * channels)
+            fill_up(target, left * wide)
+            if wide == channels:
+                copy(target + left * wide, source, columns * wide)
+            else:
+                with kernel.loop(columns) as column:
+                    copy(target + (column + left) * wide, source + column * channels, channels)
+            fill_up(target + (left + columns) * wide, right * wide)
+        fill_up(first + (rows + top) * row_bytes, bottom * row_bytes)
+    return kernel.function("border")
