@@ -2,8 +2,8 @@
 
 Four bytes, unsigned ones times signed ones, are exact on every machine. Where the processor has an
 instruction for it (VNNI, Hexagon's `vrmpy`), it is that one; on other x86 two products of 16-bit
-pairs, whose sums cannot overflow; elsewhere four products. Two bfloat16 are multiplied by an instruction where there is one,
-which takes subnormal numbers for zero, or as two float32.
+pairs, whose sums cannot overflow; elsewhere four products. Two bfloat16 are multiplied by an
+instruction where there is one, which takes subnormal numbers for zero, or as two float32.
 """
 
 from __future__ import annotations

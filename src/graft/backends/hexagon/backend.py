@@ -1,7 +1,7 @@
 """`hexagon`: regions on a Hexagon v67 DSP with HVX, by code generation of Graft's own.
 
-Whatever has a tensor expression runs on the scalar unit; quantised units run on the vectors. Without
-a board QEMU runs the code, and counts what it executes: that is the price.
+Whatever has a tensor expression runs on the scalar unit, quantised units run on the vectors.
+Without a board QEMU runs the code, and counts what it executes: that is the price.
 """
 
 from __future__ import annotations

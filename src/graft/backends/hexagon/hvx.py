@@ -7,19 +7,10 @@ Images are NHWC: a vector holds channels of one pixel. Products of bytes are sum
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from graft.backends.hexagon.kernel import (
-    VECTOR,
-    WORDS,
-    Kernel,
-    clamped,
-    rounded,
-    scaled,
-    shifted,
-    vector,
-)
+from graft.backends.hexagon.kernel import VECTOR, WORDS, Kernel, scaled, shifted, vector
 from graft.base.dtypes import DType
 from graft.loop.build import Operand, Term, call, cast, maximum, minimum, term
 from graft.loop.ir import Buffer, Const, Function
@@ -42,8 +33,12 @@ class Codes:
 
     def of(self, sums: Term, multiplier: Operand) -> Term:
         """Words that hold the codes of sums."""
-        product = scaled(shifted(sums, self.left), multiplier)
-        return clamped(rounded(product, self.right), self.zero, self.low, self.high)
+        return self.rounded(scaled(sums, self.left, multiplier))
+
+    def rounded(self, words: Term) -> Term:
+        """Words that hold the codes of what is scaled already: halves are rounded upwards."""
+        nearest = shifted(words + (1 << self.right - 1), -self.right)
+        return minimum(maximum(nearest + self.zero, self.low), self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,30 +134,17 @@ def _store_codes(kernel: Kernel, result: Buffer, index: Operand, words: Buffer) 
     kernel.store(result, index, cast(result.dtype, vector(words, 0, VECTOR)))
 
 
-# What a window makes of the codes under one tap and of the weights there, if it has some.
-Combine = Callable[[Term, Term, Term | None], Term]
-
-
-def _multiply_add(total: Term, data: Term, weight: Term | None) -> Term:
-    wide = cast(DType.INT16, data)  # which holds the products of bytes
-    return total + cast(DType.INT32, wide if weight is None else wide * cast(DType.INT16, weight))
-
-
-def _largest(total: Term, data: Term, weight: Term | None) -> Term:
-    return maximum(total, cast(DType.INT32, data))
-
-
 def window_kernel(
     window: Window, channels: int, codes: Codes, is_weighted: bool = False, is_max: bool = False
 ) -> Function:
     """Depthwise convolutions and pools: channels have windows of their own."""
     images, rows, columns = window.result
-    kernel, combine = Kernel(), _largest if is_max else _multiply_add
-    taps = math.prod(window.taps)
+    kernel, taps = Kernel(), math.prod(window.taps)
     data = kernel.parameter("data", DType.UINT8, window.elements + channels)
     weights = kernel.parameter("weights", DType.INT8, taps * channels) if is_weighted else None
+    padded = -(-channels // VECTOR) * VECTOR
     bias, multiplier = (
-        kernel.parameter(name, DType.INT32, channels) for name in ("bias", "multiplier")
+        kernel.parameter(name, DType.INT32, padded) for name in ("bias", "multiplier")
     )
     result = kernel.parameter("result", codes.dtype, window.pixels * channels)
     words = kernel.registers("words", VECTOR)
@@ -178,8 +160,11 @@ def window_kernel(
             ):
                 tap = start + down * window.reach[0] + across * window.reach[1] + channel
                 number = (down * window.taps[1] + across) * channels
-                known = None if weights is None else vector(weights, number + channel, VECTOR)
-                total = combine(vector(words, 0, VECTOR), vector(data, tap, VECTOR), known)
+                total, wide = vector(words, 0, VECTOR), cast(DType.INT16, vector(data, tap, VECTOR))
+                if weights is not None:  # products of bytes fit into 16 bits
+                    wide = wide * cast(DType.INT16, vector(weights, number + channel, VECTOR))
+                codes_here = cast(DType.INT32, wide)
+                total = maximum(total, codes_here) if is_max else total + codes_here
                 kernel.store(words, 0, total)
             total = vector(words, 0, VECTOR) + vector(bias, channel, VECTOR)
             kernel.store(words, 0, codes.of(total, vector(multiplier, channel, VECTOR)))
@@ -198,7 +183,7 @@ class Operand8:
 
     def words(self, buffer: Buffer, index: Operand) -> Term:
         difference = cast(DType.INT32, vector(buffer, index, VECTOR)) - self.zero
-        return scaled(shifted(difference, self.left), self.multiplier) if self.left else difference
+        return scaled(difference, self.left, self.multiplier) if self.left else difference
 
 
 def pointwise_kernel(
@@ -216,10 +201,7 @@ def pointwise_kernel(
         total = words[0]
         for other in words[1:]:
             total = total * other if multiplier else total + other
-        if multiplier:
-            total = codes.of(total, multiplier)
-        else:
-            total = clamped(rounded(total, codes.right), codes.zero, codes.low, codes.high)
+        total = codes.of(total, multiplier) if multiplier else codes.rounded(total)
         kernel.store(result, index, cast(codes.dtype, total))
     return kernel.function("pointwise")
 

@@ -10,7 +10,6 @@ import numpy as np
 from graft.backends.cuda.storage import Storage
 from graft.backends.hexagon.hvx import (
     Border,
-    Codes,
     Window,
     border_kernel,
     product_kernel,
@@ -55,7 +54,8 @@ def _convolution(planner: Planner, unit: Unit) -> None:
     name, window = _windows(planner, core, data, kernel, channels)
     kernel_ = window_kernel(window, channels, sums.codes, is_weighted=True)
     by_tap = weights.reshape(channels, -1).T.astype(np.int8)
-    constants = [planner.constant(one) for one in (by_tap, sums.bias, sums.multiplier)]
+    numbers = (_filled(one, VECTOR) for one in (sums.bias, sums.multiplier))
+    constants = [planner.constant(one) for one in (by_tap, *numbers)]
     planner.step(kernel_, (name, *constants, planner.make(unit.result, storage_of(unit.result))))
 
 
@@ -87,20 +87,20 @@ class _Sums:
         unit: Unit,
         data: Coded,
         weights: Array,
-        bias: Coded | Array | None,
+        bias: Coded | None,
         bounds: tuple[float, float],
     ) -> None:
         self.unit, (scale, zero) = unit, data.single
         known = unit.coded(unit.stripped()[0].args[1]).scale.reshape(-1)
         steps = np.broadcast_to(scale * known, len(weights))
         added = np.zeros(len(weights))
-        if isinstance(bias, Coded):
-            added = np.rint((unit.graph.constants[bias.value].array - bias.zero) * bias.scale / steps)
+        if bias is not None:
+            codes = unit.graph.constants[bias.value].array
+            added = np.rint((codes - bias.zero) * bias.scale / steps)
         total = np.abs(weights).reshape(len(weights), -1).sum(1)
         info = np.iinfo(data.value.dtype.numpy)
         most = total * max(info.max - zero, zero - info.min) + np.abs(added)
         factor = steps / unit.target.single[0]
-        self.codes: Codes
         self.codes, self.multiplier = unit.codes(factor, int(most.max()), bounds)
         each = weights.reshape(len(weights), -1).sum(1)
         self.bias = (added - each * (zero - info.min)).astype(np.int64).astype(np.int32)
@@ -116,11 +116,15 @@ class _Sums:
         words[:outputs] = weights.reshape(outputs, depth, _WORD)
         blocks = [words[start : start + VECTOR] for start in range(0, padded, VECTOR)]
         packed = np.concatenate([block.transpose(1, 0, 2).ravel() for block in blocks])
-        bias, multiplier = (np.zeros(padded, np.int32) for _ in range(2))
-        bias[:outputs], multiplier[:outputs] = self.bias, self.multiplier
         kernel = product_kernel(window, run, outputs, self.codes)
-        names = [planner.constant(one) for one in (packed, bias, multiplier)]
+        numbers = (_filled(one, WORDS) for one in (self.bias, self.multiplier))
+        names = [planner.constant(one) for one in (packed, *numbers)]
         planner.step(kernel, (data, *names, planner.make(self.unit.result, result)))
+
+
+def _filled(numbers: Array, multiple: int) -> Array:
+    """Numbers of channels, and zeros up to a multiple."""
+    return np.pad(numbers, (0, -len(numbers) % multiple))
 
 
 def _weights(unit: Unit, core: Node, outputs: int) -> Array:
@@ -142,12 +146,10 @@ def _windows(
     """Unsigned images with all that windows reach, `wide` channels each, and the windows there."""
     attrs, (_, _, rows, columns) = core.attrs, shape_of(core.output)
     images, channels, *extents = shape_of(data.value)
-    after = [
-        max(0, (n - 1) * stride + dilation * (taps - 1) + 1 - extent - pad)
-        for n, stride, dilation, taps, extent, pad in zip(
-            (rows, columns), attrs.strides, attrs.dilation, kernel, extents, attrs.padding, strict=False
-        )
-    ]
+    after = []
+    for axis, count in enumerate((rows, columns)):
+        last = (count - 1) * attrs.strides[axis] + attrs.dilation[axis] * (kernel[axis] - 1)
+        after.append(max(0, last + 1 - extents[axis] - attrs.padding[axis]))
     pads = (attrs.padding[0], attrs.padding[1], after[0], after[1])
     border = Border((images, extents[0], extents[1], channels), pads, wide)
     name = planner.require(data.value, storage_of(data.value))
@@ -209,7 +211,5 @@ def _pool(planner: Planner, unit: Unit) -> None:
     codes, multiplier = unit.codes(factor, 255 * count, bounds)
     bias = np.full(channels, -zero * count, np.int32)
     made = window_kernel(window, channels, codes, is_max=is_max)
-    constants = [planner.constant(one) for one in (bias, multiplier)]
+    constants = [planner.constant(_filled(one, VECTOR)) for one in (bias, multiplier)]
     planner.step(made, (name, *constants, planner.make(unit.result, result)))
-
-

@@ -22,12 +22,12 @@ from graft.backends.hexagon.units import Unit, lower_unit, shape_of, storage_of
 from graft.base.dtypes import Array
 from graft.byoc.sizes import node_work
 from graft.ir.graph import Graph, Node, Value
+from graft.llvm.types import byte_size
 from graft.loop.ir import Buffer, Const, Function, Var
 from graft.loop.lower import lower
 from graft.loop.schedule import ComputeAt, Directive, Fuse, Inline, Schedule, StoreIn
 from graft.loop.stages import rewrite_stages
 from graft.loop.tensor import Reduce, Tensor, in_order
-from graft.llvm.types import byte_size
 from graft.program.plan_memory import Lifetime, plan_arena
 
 FAMILIES = (layers,)  # importing them fills the table of units
@@ -87,8 +87,9 @@ class Planner:
             if node.op.name == "constant" or not needed.intersection(node.outputs):
                 continue
             unit = _unit_of(node, self.graph)
-            reads = [value for one in (unit.nodes if unit else (node,)) for value in one.args]
-            needed.update(reads)
+            inside = unit.nodes if unit else (node,)
+            made = {value for one in inside for value in one.outputs}
+            needed.update(value for one in inside for value in one.args if value not in made)
             parts.append((node, unit))
         return parts[::-1]
 
@@ -241,7 +242,9 @@ def _moved_axes(node: Node) -> tuple[int, ...] | None:
 
 
 def scalar_kernel(inputs: Sequence[Tensor], result: Tensor) -> Function:
-    """One loop over the elements of a result, with the reductions behind each in registers."""
+    """One loop over the elements of a result, with the reductions behind each in registers.
+
+    Reductions of which several elements read one (as in softmax) come before, in memory."""
     stages = [one for one in in_order([result]) if one.body is not None and one is not result]
     schedule: dict[str, list[Directive]] = {
         one.name: [Inline()] for one in stages if not isinstance(one.body, Reduce)
@@ -250,10 +253,12 @@ def scalar_kernel(inputs: Sequence[Tensor], result: Tensor) -> Function:
     written = rewrite_stages(in_order([result]), names, Schedule.of(schedule))
     axes = [axis.name.rpartition("@")[2] for axis in written[result.name].axes]
     fused, schedule[result.name] = axes[0], []
+    elements = _byte_count(result.buffer) // byte_size(result.dtype)
     for number, axis in enumerate(axes[1:]):
         schedule[result.name].append(Fuse(fused, axis, f"fused{number}"))
         fused = f"fused{number}"
     for one in written.values():
-        if isinstance(one.body, Reduce) and one.name != result.name:
+        is_inside = _byte_count(one.buffer) // byte_size(one.dtype) >= elements
+        if isinstance(one.body, Reduce) and one.name != result.name and is_inside:
             schedule[one.name] = [ComputeAt(result.name, fused), StoreIn("register")]
     return lower("kernel", (*inputs, result), Schedule.of(schedule))

@@ -73,7 +73,7 @@ class Region:
 
     def __init__(self, blob: bytes) -> None:
         with np.load(io.BytesIO(blob)) as parts:
-            self._program, self._constants = parts["program"].tobytes(), parts["constants"].tobytes()
+            self._program, self._constants = (parts[n].tobytes() for n in ("program", "constants"))
             self._inputs, self._outputs = parts["inputs"].tolist(), parts["outputs"].tolist()
             self._steps = int(parts["steps"])
         self.packets: tuple[int, ...] = ()

@@ -87,7 +87,7 @@ class Unit:
         zeros = zero[0].astype(np.int64) if zero else np.zeros(1, np.int64)
         return Coded(codes, scale.astype(np.float64), zeros, node.attrs.axis)
 
-    def stripped(self) -> tuple[Node, Array | Coded | None, tuple[float, float]]:
+    def stripped(self) -> tuple[Node, Coded | None, tuple[float, float]]:
         """The operator, the bias behind it, and the bounds of the activation behind that."""
         bias, bounds = None, (-math.inf, math.inf)
         node = self.graph.producers[self.nodes[-1].args[0]]
@@ -104,9 +104,7 @@ class Unit:
             bias, node = self.coded(node.args[1]), inner
         return node, bias, bounds
 
-    def codes(
-        self, factor: Array, bound: int, bounds: tuple[float, float]
-    ) -> tuple[Codes, Array]:
+    def codes(self, factor: Array, bound: int, bounds: tuple[float, float]) -> tuple[Codes, Array]:
         """How sums of at most `bound`, times a factor each, become codes of the result."""
         left = 31 - int(bound).bit_length()
         largest = math.frexp(float(factor.max()))[1] - left
@@ -225,7 +223,7 @@ def _move(planner: Planner, unit: Unit) -> None:
         codes, factor = unit.codes(np.array([unit.scale_to(source)]), 255, bounds)
         operand = Operand8(source.value.dtype, zero)
         kernel = pointwise_kernel((operand,), math.prod(storage.shape), codes, int(factor[0]))
-        moved = Value(f"{source.value.name}_for_{unit.result.name}", TensorType(dtype, storage.shape))
+        moved = Value(f"{source.value.name}_moved", TensorType(dtype, storage.shape))
         name = planner.require(source.value, storage_of(source.value))
         planner.step(kernel, (name, planner.make(moved, storage)))
         inputs.append(tensors.get(moved))
