@@ -32,7 +32,10 @@ from graft.target.target import Target
 
 CPU = "hexagonv67"
 _FEATURES = ("hvx-length128b", "hvxv67")
-_LINK = ("-target", "hexagon-linux-musl", f"-mcpu={CPU}", "-O2", "-nolibc", "-ffreestanding")
+_LINK = (
+    *("-target", "hexagon-linux-musl", f"-mcpu={CPU}", "-O2", "-s"),
+    *("-ffreestanding", "-nolibc", "-rtlib=compiler-rt"),
+)
 
 
 @dataclass(frozen=True, slots=True)

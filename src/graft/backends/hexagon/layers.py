@@ -195,10 +195,11 @@ def _pool(planner: Planner, unit: Unit) -> None:
     if core.op.name == "mean":
         if len(extents) != 2 or sorted(axis % 4 for axis in attrs.axes or ()) != [2, 3]:
             raise NoIntegerFormError
-        kernel, border = extents, Border((images, *extents, channels), (0, 0, 0, 0), channels)
+        kernel, (rows, columns) = extents, extents
+        border = Border((images, rows, columns, channels), (0, 0, 0, 0), channels)
         name = planner.require(data.value, storage_of(data.value))
-        name, line = _unsigned(planner, name, data, border), extents[1] * channels
-        window = Window((images, 1, 1), (extents[0] * line, 0, 0), tuple(kernel), (line, channels))
+        name, line = _unsigned(planner, name, data, border), columns * channels
+        window = Window((images, 1, 1), (rows * line, 0, 0), (rows, columns), (line, channels))
     else:
         kernel = list(attrs.pool_size)
         name, window = _windows(planner, core, data, kernel, channels, 0 if is_max else None)

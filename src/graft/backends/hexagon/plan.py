@@ -8,7 +8,7 @@ order of axes they come in, so that images cross the border of a region as NHWC 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,7 +56,7 @@ class Planner:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.literals = {value: one.array for value, one in graph.constants.items()}
+        self.literals: Mapping[Value, Array] = {v: one.array for v, one in graph.constants.items()}
         self._places: dict[Value, tuple[str, Storage]] = {}
         self._sizes: dict[str, int] = {}
         self._constants: dict[str, Array] = {}
@@ -195,9 +195,15 @@ class Planner:
             offsets[name] = len(stored) + offset
         total = max((offsets[n] + _room(self._sizes[n]) for n in used), default=len(stored))
         steps = [Step(kernel, tuple(offsets[n] for n in names)) for kernel, names in self._steps]
-        places = [tuple(offsets[name] for name in names) for names in (inputs, outputs)]
-        held = (bytes(stored), *places, total or VECTOR, self._scalar_work)
-        return Plan(tuple(steps), tuple(self._labels), *held)
+        return Plan(
+            tuple(steps),
+            tuple(self._labels),
+            bytes(stored),
+            tuple(offsets[name] for name in inputs),
+            tuple(offsets[name] for name in outputs),
+            total or VECTOR,
+            self._scalar_work,
+        )
 
 
 def _room(size: int) -> int:

@@ -58,10 +58,14 @@ def missing() -> str:
 def pack(program: bytes, constants: bytes, places: Sequence[Sequence[int]], steps: int) -> bytes:
     """What a region is, as arrays of an `.npz` file: `places` of inputs and outputs in memory."""
     file = io.BytesIO()
-    arrays = {"program": program, "constants": constants}
-    held = {name: np.frombuffer(data, np.uint8) for name, data in arrays.items()}
-    inputs, outputs = (np.array(one, np.int64) for one in places)
-    np.savez(file, inputs=inputs, outputs=outputs, steps=np.int64(steps), **held)
+    np.savez(
+        file,
+        program=np.frombuffer(program, np.uint8),
+        constants=np.frombuffer(constants, np.uint8),
+        inputs=np.array(places[0], np.int64),
+        outputs=np.array(places[1], np.int64),
+        steps=np.int64(steps),
+    )
     return file.getvalue()
 
 
@@ -117,8 +121,9 @@ class Region:
             path = Path(folder) / "region"
             path.write_bytes(self._program)
             path.chmod(0o700)
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            self._process = subprocess.Popen([emulator(), str(path)], **pipes)
+            self._process = subprocess.Popen(
+                [emulator(), str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
             self._send(_WRITE, 0, self._constants)
             self._command(_READ, 0, 4)  # it has begun when it answers, and the file may go
             self._receive(4)

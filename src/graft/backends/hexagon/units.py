@@ -249,7 +249,7 @@ def _look_up(planner: Planner, unit: Unit) -> None:
     if len(codes) != 1 or not simple or source.dtype not in BYTES:
         raise NoIntegerFormError
     info = np.iinfo(source.dtype.numpy)
-    known = {v: one.reshape(()) for v, one in numbers.items()}
+    known: dict[Value, Array] = {value: one.reshape(()) for value, one in numbers.items()}
     known[source] = np.arange(info.min, info.max + 1).astype(source.dtype.numpy)
     for node in operators:
         if not set(node.args) <= set(known):

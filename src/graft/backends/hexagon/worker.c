@@ -10,6 +10,10 @@ struct command {
 extern char arena[];
 extern void (*const steps[])(void);
 
+// What LLVM calls where a kernel takes a root; zig has it by C's name.
+float sqrtf(float);
+float __hexagon_sqrtf(float x) { return sqrtf(x); }
+
 static u32 system_call(u32 number, u32 first, u32 second, u32 third) {
   register u32 r0 __asm__("r0") = first;
   register u32 r1 __asm__("r1") = second;
