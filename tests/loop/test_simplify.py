@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graft.base.bounds import Range
+from graft.base.dtypes import DType
 from graft.loop.build import Term, compare, maximum, minimum, select, variable
 from graft.loop.evaluate_expr import compile_expr
 from graft.loop.ir import CompareKind, Const, Expr, Function, Var
@@ -184,3 +185,8 @@ def test_statements(before: str, after: str) -> None:
 def test_a_product_of_unknown_sign_is_not_decided() -> None:
     expr = minimum(variable("i") * variable("j"), 0).expr
     assert expression_text(simplify(expr, CONTEXT)) == "min(i * j, 0)"
+
+
+def test_nothing_is_left_of_a_division_by_zero() -> None:
+    rest = compare(CompareKind.NOT_EQUAL, variable("i") % 0, 0)
+    assert simplify(rest.expr) != Const(True, DType.BOOL)

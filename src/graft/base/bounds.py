@@ -108,7 +108,8 @@ def _mod_bounds(lows: Limits, highs: Limits) -> Bounds:
     (low, least), (high, most) = lows, highs
     if least < 0:
         return UNBOUNDED
-    return 0, min(most - 1, high) if low >= 0 else most - 1
+    largest = max(most - 1, 0)  # what is left of a division by zero is zero
+    return 0, min(largest, high) if low >= 0 else largest
 
 
 def _one_of(lows: Limits, highs: Limits) -> Bounds:

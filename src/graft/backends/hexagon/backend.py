@@ -29,6 +29,9 @@ _UNITS = (
     *("nn.max_pool2d", "nn.avg_pool2d", "mean", "nn.softmax"),
     *("reshape", "squeeze", "expand_dims", "transpose", "strided_slice"),
 )
+# An expression that is too large where all of it is computed in one place, and one whose operand is
+# data that has to be known at compile time.
+_LEFT_OUT = ("grid_sample", "eye")
 _MEMORY = 256 << 20  # bytes of DDR that a process of the DSP gets, code and stack aside
 _COUNTED = 20_000_000  # operations on floats up to which a region is run to be priced
 _SCALAR_FLOPS = 0.25 * runtime.CLOCK  # beyond: what counted scalar kernels come to
@@ -61,7 +64,8 @@ class Hexagon(Backend):
 
     def patterns(self) -> PatternTable:
         expressed = [name for name in OPS if OPS.get(name).expression is not None]
-        return [*quantized_units(_UNITS), *((name, is_op(name)) for name in expressed)]
+        plain = [(name, is_op(name)) for name in expressed if name not in _LEFT_OUT]
+        return [*quantized_units(_UNITS), *plain]
 
     def supports(self, match: Match) -> Refusal | None:
         for node in match.nodes:
