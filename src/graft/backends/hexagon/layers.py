@@ -189,11 +189,13 @@ def _unsigned(
 def _pool(planner: Planner, unit: Unit) -> None:
     core, _, bounds = unit.stripped()
     data, result = unit.coded(core.args[0]), storage_of(unit.result)
+    if len(shape_of(data.value)) != 4:
+        raise NoIntegerFormError
     images, channels, *extents = shape_of(data.value)
     zero = data.single[1] - int(np.iinfo(data.value.dtype.numpy).min)
     is_max, attrs = core.op.name == "nn.max_pool2d", core.attrs
     if core.op.name == "mean":
-        if len(extents) != 2 or sorted(axis % 4 for axis in attrs.axes or ()) != [2, 3]:
+        if sorted(axis % 4 for axis in attrs.axes or ()) != [2, 3]:
             raise NoIntegerFormError
         kernel, (rows, columns) = extents, extents
         border = Border((images, rows, columns, channels), (0, 0, 0, 0), channels)

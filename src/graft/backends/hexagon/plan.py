@@ -23,6 +23,7 @@ from graft.base.dtypes import Array
 from graft.byoc.sizes import node_work
 from graft.ir.graph import Graph, Node, Value
 from graft.llvm.types import byte_size
+from graft.loop.errors import ScheduleError
 from graft.loop.ir import Buffer, Const, Function, Var
 from graft.loop.lower import lower
 from graft.loop.schedule import ComputeAt, Directive, Fuse, Inline, Schedule, StoreIn
@@ -68,7 +69,7 @@ class Planner:
         for value in self.graph.inputs:
             self.make(value, Storage.row_major(value.dtype, shape_of(value)))
         for node, unit in self._parts():
-            self._label = f"{unit.nodes[-2].op.name if unit else node.op.name} %{node.output.name}"
+            self._label = f"%{node.output.name}"
             if unit is None:
                 self._plain(node)
             elif not lower_unit(self, unit):
@@ -134,7 +135,8 @@ class Planner:
 
     def step(self, function: Function, buffers: tuple[str, ...]) -> None:
         """Run a kernel on buffers; memory of its own comes behind these."""
-        sizes = (_byte_count(one) for one in buffers_of(function)[len(buffers) :])
+        rest = buffers_of(function)[len(buffers) :]
+        sizes = (_count(one) * byte_size(one.dtype) for one in rest)
         self._steps.append((function, (*buffers, *map(self.own, sizes))))
         self._labels.append(self._label)
 
@@ -211,9 +213,8 @@ def _room(size: int) -> int:
     return -(-(size + SLACK) // VECTOR) * VECTOR
 
 
-def _byte_count(buffer: Buffer) -> int:
-    extents = (int(one.value) for one in buffer.extents if isinstance(one, Const))
-    return math.prod(extents) * byte_size(buffer.dtype)
+def _count(buffer: Buffer) -> int:
+    return math.prod(int(one.value) for one in buffer.extents if isinstance(one, Const))
 
 
 def _unit_of(node: Node, graph: Graph) -> Unit | None:
@@ -259,12 +260,16 @@ def scalar_kernel(inputs: Sequence[Tensor], result: Tensor) -> Function:
     written = rewrite_stages(in_order([result]), names, Schedule.of(schedule))
     axes = [axis.name.rpartition("@")[2] for axis in written[result.name].axes]
     fused, schedule[result.name] = axes[0], []
-    elements = _byte_count(result.buffer) // byte_size(result.dtype)
     for number, axis in enumerate(axes[1:]):
         schedule[result.name].append(Fuse(fused, axis, f"fused{number}"))
         fused = f"fused{number}"
-    for one in written.values():
-        is_inside = _byte_count(one.buffer) // byte_size(one.dtype) >= elements
-        if isinstance(one.body, Reduce) and one.name != result.name and is_inside:
-            schedule[one.name] = [ComputeAt(result.name, fused), StoreIn("register")]
-    return lower("kernel", (*inputs, result), Schedule.of(schedule))
+    at_once: dict[str, list[Directive]] = {
+        one.name: [ComputeAt(result.name, fused), StoreIn("register")]
+        for one in written.values()
+        if isinstance(one.body, Reduce) and one is not written[result.name]
+        if _count(one.buffer) >= _count(result.buffer)
+    }
+    try:
+        return lower("kernel", (*inputs, result), Schedule.of(schedule | at_once))
+    except ScheduleError:  # an element reads several of one reduction
+        return lower("kernel", (*inputs, result), Schedule.of(schedule))

@@ -37,6 +37,8 @@ def emulator() -> str:
 @cache
 def emulator_version() -> str:
     """What QEMU calls its version."""
+    if not emulator():
+        return "(not installed)"
     done = subprocess.run([emulator(), "--version"], capture_output=True, text=True)
     return done.stdout.split()[2] if done.returncode == 0 else "of unknown version"
 

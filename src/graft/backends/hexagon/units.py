@@ -102,6 +102,8 @@ class Unit:
             if node.attrs.axis % rank != (1 if inner.op.name == "nn.conv2d" else rank - 1):
                 raise NoIntegerFormError
             bias, node = self.coded(node.args[1]), inner
+            if bias.value not in self.graph.constants:
+                raise NoIntegerFormError
         return node, bias, bounds
 
     def codes(self, factor: Array, bound: int, bounds: tuple[float, float]) -> tuple[Codes, Array]:
