@@ -1,0 +1,86 @@
+"""`fpga`: int8 regions on a 16 x 16 systolic array in Verilog, priced by its cycles.
+
+The array (`rtl/`) is Graft's own, small enough to be read, and stands for what a company with an
+FPGA would graft: an instruction set, a code generator, a cycle model, and RTL that is simulated as
+long as there is no board.
+"""
+
+from __future__ import annotations
+
+from graft.backends.fpga import runtime
+from graft.backends.fpga.isa import cycles, encode
+from graft.backends.fpga.lower import Lowering
+from graft.backends.fpga.schedule import Tensor, generate
+from graft.base.dtypes import DType
+from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
+from graft.byoc.formats.operands import not_compiled, unfit
+from graft.byoc.formats.quantized import (
+    ACTIVATIONS,
+    LAYERS,
+    dequantized,
+    quantized,
+    quantized_layer,
+)
+from graft.ir.graph import Graph
+from graft.rewrite.pattern import Pattern, is_constant, is_op, wildcard
+from graft.rewrite.rule import Refusal
+
+
+def _residual(name: str) -> Pattern:
+    """A layer and a tensor added to it before both are quantised."""
+    product = is_op(name)(dequantized(wildcard()), dequantized(is_constant()))
+    bias = dequantized(is_constant().has_dtype("int32"))
+    biased = product.optional(lambda x: is_op("nn.bias_add")(x, bias))
+    whole = is_op("add")(biased, dequantized(wildcard()))
+    return quantized(whole.optional(lambda x: is_op(*ACTIVATIONS)(x)))
+
+
+class Fpga(Backend):
+    """Layers, sums and means of bytes, computed in integers."""
+
+    name = "fpga"
+    version = runtime.VERSION
+    device = "systolic array 16x16"
+    simulated = True
+    prices_regions = True  # the first weights of a layer are loaded while the one before computes
+    priced_by = f"its cycle model at {runtime.CLOCK / 1e6:.0f} MHz"
+    limits = Limits(
+        memory_bytes=256 << 20,
+        layout=f"NCHW{runtime.LANES}c",
+        launch_seconds=runtime.LAUNCH_SECONDS,
+    )
+
+    def missing(self) -> str:
+        return runtime.missing()
+
+    def patterns(self) -> PatternTable:
+        operand = dequantized(wildcard())
+        pair = is_op("add", "subtract")(operand, dequantized(wildcard()))
+        return [
+            *((f"quantized {name} and sum", _residual(name)) for name in LAYERS),
+            *((f"quantized {name}", quantized_layer(name)) for name in LAYERS),
+            ("quantized sum", quantized(pair.optional(lambda x: is_op(*ACTIVATIONS)(x)))),
+            *((f"quantized {n}", quantized(is_op(n)(operand))) for n in ("mean", "nn.avg_pool2d")),
+        ]
+
+    def supports(self, match: Match) -> Refusal | None:
+        values = (*match.inputs, *match.outputs)
+        reason = unfit(values, (DType.INT8, DType.UINT8), largest_rank=4)
+        return Refusal(reason) if reason else not_compiled(self, match)
+
+    def price(self, region: Graph) -> Cost:
+        return Cost(cycles(generate(Lowering(region).layers).instructions) / runtime.CLOCK)
+
+    def compile(self, region: Graph) -> bytes:
+        lowering = Lowering(region)
+        program = generate(lowering.layers).instructions
+        borders = [_row(lowering.tensors[v]) for v in (*region.inputs, *region.outputs)]
+        constants, took = bytes(lowering.constants), cycles(program)
+        return runtime.pack(encode(program), constants, lowering.words, borders, took)
+
+    def load(self, blob: bytes) -> runtime.Region:
+        return runtime.load(blob)
+
+
+def _row(tensor: Tensor) -> tuple[int, ...]:
+    return tensor.address, tensor.images, tensor.channels, tensor.height, tensor.width
