@@ -57,9 +57,7 @@ def pack(
     results: of each the address, and then images, channels, height and width."""
     image = np.frombuffer(constants, np.uint8)
     file = io.BytesIO()
-    np.savez(
-        file, program=program, constants=image, words=words, tensors=tensors, cycles=cycles
-    )
+    np.savez(file, program=program, constants=image, words=words, tensors=tensors, cycles=cycles)
     return file.getvalue()
 
 

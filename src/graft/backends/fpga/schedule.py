@@ -1,35 +1,26 @@
-"""Layers as programs: what is to be summed up in, instructions that load, compute and store out.
+"""Layers as programs: sums of products in, instructions that load, compute and store out.
 
-A result is cut into tiles of rows that the accumulators hold, by blocks of 16 channels. A tile
-is the sum of one or more products; each product goes through as many blocks of input channels at a
-time as half of each scratchpad holds, while the next ones are loaded into the other half.
+A result is cut into tiles of rows that the accumulators hold, by blocks of 16 channels. Each
+product of a tile goes through as many blocks of input channels at a time as half of each scratchpad
+holds, while the next ones are loaded into the other half.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-from graft.backends.fpga.isa import (
-    ACC_WORDS,
-    ACT_WORDS,
-    PAR_WORDS,
-    PARAMETER_WORDS,
-    WGT_WORDS,
-    Op,
-    Program,
-    Unit,
-    cycles,
-)
+from graft.backends.fpga import isa
+from graft.backends.fpga.isa import Instruction, Op, Unit
 from graft.backends.fpga.runtime import LANES
 from graft.base.errors import UnsupportedError
 
-_HALF_ACT, _HALF_WGT = ACT_WORDS // 2, WGT_WORDS // 2
-_SLOTS = PAR_WORDS // LANES  # of parameters
+_HALF_ACT, _HALF_WGT = isa.ACT_WORDS // 2, isa.WGT_WORDS // 2
+_SLOTS = isa.PAR_WORDS // LANES  # of parameters
 _TO_WGT, _TO_PAR = 1 << 14, 2 << 14
 
-Pair = tuple[int, int]  # vertical, horizontal
+Pair = tuple[int, int]  # vertical and horizontal, or first and count
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +42,15 @@ class Tensor:
     def words(self) -> int:
         return self.images * self.blocks * self.height * self.width
 
-    def flat(self) -> Tensor:
-        """With pixels in one column, which can be cut anywhere."""
-        return replace(self, height=self.height * self.width, width=1)
-
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A convolution of a tensor, times `scale`."""
+    """A convolution of a tensor, times `scale`. For each block of the result `tiles` has the
+    address of its weights, and the blocks of the tensor that they multiply: first and count."""
 
     data: Tensor
-    padding_value: int  # the zero point
-    weights: tuple[int, ...]  # addresses of the tiles of each block of the result
-    spans: tuple[tuple[int, int], ...]  # of it, the blocks of the tensor that it reads: first, count
+    zero: int
+    tiles: tuple[tuple[int, Pair], ...]
     scale: int = 1
     kernel: Pair = (1, 1)
     strides: Pair = (1, 1)
@@ -71,214 +58,205 @@ class Product:
     padding: Pair = (0, 0)  # above, on the left
 
     @property
-    def is_pointwise(self) -> bool:
-        return self.kernel == self.strides == (1, 1) and self.padding == (0, 0)
+    def tile_words(self) -> int:
+        """Words of weights for a block of the tensor."""
+        return math.prod(self.kernel) * LANES
 
-    def rows(self, first: int, count: int) -> tuple[int, int]:
+    @property
+    def reach(self) -> int:
+        """Rows of the tensor that a row of the result needs."""
+        return (self.kernel[0] - 1) * self.dilation[0] + 1
+
+    def rows(self, first: int, count: int) -> Pair:
         """The rows of the tensor that rows of the result need, at least one: from, to."""
         start = first * self.strides[0] - self.padding[0]
-        reach = (count - 1) * self.strides[0] + (self.kernel[0] - 1) * self.dilation[0] + 1
         begin = min(max(start, 0), self.data.height - 1)
-        return begin, max(begin + 1, min(start + reach, self.data.height))
+        end = start + (count - 1) * self.strides[0] + self.reach
+        return begin, max(begin + 1, min(end, self.data.height))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Layer:
     """A sum of products, requantised: `form` is zero point, lowest and highest byte."""
 
     products: tuple[Product, ...]
-    parameters: int  # address, 16 words for each block of the result
+    parameters: int  # address; 16 words for each block of the result
     result: Tensor
     form: tuple[int, int, int]
-
-    @cached_property
-    def flat(self) -> Layer:
-        """With images as columns of pixels, where that is the same."""
-        if not all(product.is_pointwise for product in self.products):
-            return self
-        products = tuple(replace(one, data=one.data.flat()) for one in self.products)
-        return replace(self, products=products, result=self.result.flat())
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One run of the compute unit, with what is loaded before and stored behind it."""
+    """One run of the compute unit."""
 
     layer: Layer
     product: Product
     image: int
-    rows: tuple[int, int]  # of the result: first, count
+    rows: Pair  # of the result: first, count
     block: int  # of the result
-    chunk: tuple[int, int]  # blocks of the tensor: first, count
+    blocks: Pair  # of the tensor: first, count
     tiles: int  # address of its weights
     begins: bool
     ends: bool
 
-    @property
-    def activations(self) -> tuple[Tensor, int, tuple[int, int], tuple[int, int]]:
-        """What has to be in the scratchpad."""
-        return self.product.data, self.image, self.product.rows(*self.rows), self.chunk
+
+def generate(layers: Sequence[Layer]) -> list[Instruction]:
+    """The program of layers, one after the other."""
+    return _Emitter().run([step for layer in layers for step in _best_steps(_flat(layer))])
 
 
-def generate(layers: Sequence[Layer]) -> Program:
-    """The program of some layers, one after the other."""
-    emitter = _Emitter(Program())
-    emitter.run([(step, index) for index, layer in enumerate(layers) for step in _best(layer)])
-    return emitter.program
+def _flat(layer: Layer) -> Layer:
+    """Pixels in one column, which can be cut anywhere, where all products are pointwise."""
+
+    def flat(tensor: Tensor) -> Tensor:
+        return replace(tensor, height=tensor.height * tensor.width, width=1)
+
+    if any((*p.kernel, *p.strides, *p.padding) != (1, 1, 1, 1, 0, 0) for p in layer.products):
+        return layer
+    products = tuple(replace(product, data=flat(product.data)) for product in layer.products)
+    return replace(layer, products=products, result=flat(layer.result))
 
 
-def _best(layer: Layer) -> list[Step]:
-    """Steps of tiles as large as accumulators allow, or so small that all input channels are in
+def _best_steps(layer: Layer) -> list[Step]:
+    """Tiles as high as accumulators allow, or as low as it takes for all input channels to be in
     the scratchpad at once: whatever takes fewer cycles."""
-    layer = layer.flat
-    widest = max(count for one in layer.products for _, count in one.spans)
-    rows = {min(_most_rows(layer, blocks), layer.result.height) for blocks in (1, widest)} - {0}
-    if not rows:
-        raise UnsupportedError(_why_not(layer))
-    plans = [list(_steps(layer, count)) for count in sorted(rows)]
-
-    def price(steps: list[Step]) -> int:
-        emitter = _Emitter(Program())
-        emitter.run([(step, 0) for step in steps])
-        return cycles(emitter.program.instructions)
-
-    return plans[0] if len(plans) == 1 else min(plans, key=price)
+    widest = max(count for product in layer.products for _, (_, count) in product.tiles)
+    heights = {min(_height(layer, blocks), layer.result.height) for blocks in (1, widest)} - {0}
+    if not heights:
+        needs = ", ".join(_smallest_tile(layer))
+        raise UnsupportedError(f"its smallest tile does not fit on the chip: it needs {needs}")
+    plans = [list(_steps(layer, height)) for height in heights]
+    return min(plans, key=lambda plan: isa.cycles(_Emitter().run(plan)))
 
 
-def _most_rows(layer: Layer, blocks: int) -> int:
-    """Rows of the result in a tile, such that accumulators and so many blocks of data fit."""
-    most = ACC_WORDS // layer.result.width
-    for one in layer.products:
-        reach = (one.kernel[0] - 1) * one.dilation[0] + 1
-        available = _HALF_ACT // (one.data.width * blocks)  # rows of the tensor
-        tiles = one.kernel[0] * one.kernel[1] * LANES
-        if available < min(reach, one.data.height) or tiles > _HALF_WGT:
+def _height(layer: Layer, blocks: int) -> int:
+    """Rows of a tile with which accumulators and so many blocks of data fit; 0: none do."""
+    most = isa.ACC_WORDS // layer.result.width
+    for product in layer.products:
+        available = _HALF_ACT // (product.data.width * blocks)  # rows of the tensor
+        if available < min(product.reach, product.data.height) or product.tile_words > _HALF_WGT:
             return 0
-        if available < one.data.height:
-            most = min(most, (available - reach) // one.strides[0] + 1)
+        if available < product.data.height:
+            most = min(most, (available - product.reach) // product.strides[0] + 1)
     return most
 
 
-def _why_not(layer: Layer) -> str:
-    needs = [f"{layer.result.width} accumulators for a row of {ACC_WORDS}"]
-    for one in layer.products:
-        reach = (one.kernel[0] - 1) * one.dilation[0] + 1
-        act = min(reach, one.data.height) * one.data.width
-        tiles = one.kernel[0] * one.kernel[1] * LANES
-        needs.append(f"{act} words of activations of {_HALF_ACT}")
-        needs.append(f"{tiles} words of weights of {_HALF_WGT}")
-    return f"its smallest tile does not fit on the chip: it needs {', '.join(dict.fromkeys(needs))}"
-
-
-def _steps(layer: Layer, rows: int) -> Iterator[Step]:
-    tiles = -(-layer.result.height // rows)
-    rows = -(-layer.result.height // tiles)  # of one size
-    for image in range(layer.result.images):
-        for first in range(0, layer.result.height, rows):
-            extent = (first, min(rows, layer.result.height - first))
-            for block in range(layer.result.blocks):
-                yield from _sum(layer, image, extent, block)
-
-
-def _sum(layer: Layer, image: int, rows: tuple[int, int], block: int) -> Iterator[Step]:
-    parts = []
+def _smallest_tile(layer: Layer) -> Iterator[str]:
+    yield f"{layer.result.width} of {isa.ACC_WORDS} accumulators"
     for product in layer.products:
-        taps = product.kernel[0] * product.kernel[1]
+        data = min(product.reach, product.data.height) * product.data.width
+        yield f"{data} of {_HALF_ACT} words of activations"
+        yield f"{product.tile_words} of {_HALF_WGT} words of weights"
+
+
+def _steps(layer: Layer, height: int) -> Iterator[Step]:
+    result = layer.result
+    height = -(-result.height // -(-result.height // height))  # tiles of one size
+    for image in range(result.images):
+        for first in range(0, result.height, height):
+            rows = (first, min(height, result.height - first))
+            for block in range(result.blocks):
+                parts = list(_parts(layer, rows, block))
+                for number, part in enumerate(parts):
+                    ends = number == len(parts) - 1
+                    yield Step(layer, part[0], image, rows, block, *part[1:], number == 0, ends)
+
+
+def _parts(layer: Layer, rows: Pair, block: int) -> Iterator[tuple[Product, Pair, int]]:
+    """The products of a tile, as many blocks of channels at a time as there is room for."""
+    for product in layer.products:
         begin, end = product.rows(*rows)
         plane = (end - begin) * product.data.width
-        most = min(_HALF_ACT // plane, _HALF_WGT // (taps * LANES))
-        start, count = product.spans[block]
+        most = min(_HALF_ACT // plane, _HALF_WGT // product.tile_words)
+        address, (first, count) = product.tiles[block]
         for done in range(0, count, most):
-            address = product.weights[block] + done * taps * LANES
-            parts.append((product, (start + done, min(most, count - done)), address))
-    for number, (product, chunk, address) in enumerate(parts):
-        ends = number == len(parts) - 1
-        yield Step(layer, product, image, rows, block, chunk, address, number == 0, ends)
+            blocks = (first + done, min(most, count - done))
+            yield product, blocks, address + done * product.tile_words
 
 
-class _Emitter:
+class _Emitter(isa.Program):
     """Writes steps as instructions: while one computes, the next one's operands are loaded."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self._inside: object = None  # what the half of the scratchpad in use holds
-        self._act = self._wgt = self._bank = self._slot = 0  # where the last load went to
+    def __init__(self) -> None:
+        super().__init__()
+        self._loaded: object = None  # what the half of the scratchpad in use holds
+        self._act = self._wgt = self._bank = self._slot = 0  # in use, or loaded for the next step
         self._parameters = 0  # slot of the step that computes
 
-    def run(self, steps: Sequence[tuple[Step, int]]) -> None:
-        """Steps, each with the number of its layer: a layer reads what those before have stored."""
-        program, layer = self.program, -1
-        for index in range(-1, len(steps)):
-            if index >= 0:
-                self._compute(steps[index][0])
-            following = steps[index + 1] if index + 1 < len(steps) else None
-            is_new = following is not None and following[1] != layer
-            if following is not None:
-                self._load_constants(following[0])
-                if not is_new:
-                    self._load_activations(following[0])
-            program.wait(Unit.LOAD | Unit.CONV)
-            if index >= 0 and steps[index][0].ends:
-                self._store(steps[index][0])
-            if following is not None and is_new:
-                layer = following[1]
-                program.wait(Unit.STORE)
-                self._load_activations(following[0])
-                program.wait(Unit.LOAD)
-        program.stop()
+    def run(self, steps: Sequence[Step]) -> list[Instruction]:
+        for step, following in zip((None, *steps), (*steps, None), strict=True):
+            # A layer reads what the one before it stores.
+            depends = following and not (step and step.layer is following.layer)
+            if step:
+                self._compute(step)
+            if following:
+                self._load_constants(following)
+            if following and not depends:
+                self._load_activations(following)
+            self.wait(Unit.LOAD | Unit.CONV)
+            if step and step.ends:
+                self._store(step)
+            if following and depends:
+                self.wait(Unit.STORE)
+                self._load_activations(following)
+                self.wait(Unit.LOAD)
+        self.stop()
+        return self.instructions
 
     def _load_constants(self, step: Step) -> None:
-        """Weights of a step and, with its last product, the parameters of its result."""
+        """Weights, and with the last product of a tile the parameters of its result."""
         self._wgt ^= _HALF_WGT
-        words = step.chunk[1] * step.product.kernel[0] * step.product.kernel[1] * LANES
-        self._load(step.tiles, _TO_WGT | self._wgt, words)
+        self._load(step.tiles, _TO_WGT | self._wgt, step.blocks[1] * step.product.tile_words)
         if step.ends:
             self._slot = (self._slot + 1) % _SLOTS
             source = step.layer.parameters + LANES * step.block
-            self._load(source, _TO_PAR | LANES * self._slot, PARAMETER_WORDS)
+            self._load(source, _TO_PAR | LANES * self._slot, isa.PARAMETER_WORDS)
 
     def _load_activations(self, step: Step) -> None:
-        if step.activations == self._inside:
+        data, (begin, end) = step.product.data, step.product.rows(*step.rows)
+        wanted = (data, step.image, begin, end, step.blocks)
+        if wanted == self._loaded:
             return
-        self._inside, self._act = step.activations, self._act ^ _HALF_ACT
-        data, image, (begin, end), (first, count) = step.activations
+        self._loaded, self._act = wanted, self._act ^ _HALF_ACT
         plane = data.height * data.width
-        start = data.address + (image * data.blocks + first) * plane + begin * data.width
+        first = (step.image * data.blocks + step.blocks[0]) * plane + begin * data.width
         words = (end - begin) * data.width
-        self._load(start, self._act, words, count, plane, not data.signed)
+        self._load(data.address + first, self._act, words, step.blocks[1], plane, not data.signed)
 
     def _load(
         self, source: int, to: int, run: int, runs: int = 1, stride: int = 0, flip: bool = False
     ) -> None:
         registers = {"LOAD_FROM": source, "LOAD_TO": to, "LOAD_RUN": run, "LOAD_RUNS": runs}
-        self.program.start(Op.LOAD, **registers, LOAD_STRIDE=stride, LOAD_FLIP=int(flip))
+        self.start(Op.LOAD, **registers, LOAD_STRIDE=stride, LOAD_FLIP=int(flip))
 
     def _compute(self, step: Step) -> None:
-        product, (first, count) = step.product, step.rows
-        begin, end = product.rows(first, count)
-        width = product.data.width
+        product, (first, count), (begin, end) = (
+            step.product,
+            step.rows,
+            step.product.rows(*step.rows),
+        )
+        width, out_width = product.data.width, step.layer.result.width
+        y, x = first * product.strides[0] - product.padding[0] - begin, -product.padding[1]
         self._parameters = self._slot
-        if step.begins:
-            self._bank ^= ACC_WORDS
-        origin = (first * product.strides[0] - product.padding[0] - begin, -product.padding[1])
-        self.program.start(
+        self._bank ^= isa.ACC_WORDS if step.begins else 0
+        self.start(
             Op.CONV,
-            ACT=(self._act + origin[0] * width + origin[1]) % ACT_WORDS,
+            ACT=(self._act + y * width + x) % isa.ACT_WORDS,
             WGT=self._wgt,
             ACC=self._bank,
             IN_SIZE=(end - begin, width),
-            OUT_SIZE=(count, step.layer.result.width),
-            PIXELS=count * step.layer.result.width,
+            OUT_SIZE=(count, out_width),
+            PIXELS=count * out_width,
             KERNEL=product.kernel,
-            BLOCKS=step.chunk[1],
-            ORIGIN=origin,
+            BLOCKS=step.blocks[1],
+            ORIGIN=(y, x),
             STRIDES=product.strides,
             DILATION=product.dilation,
             STRIDE_STEP=product.strides[0] * width,
             TAP_STEP=product.dilation[0] * width,
             PLANE=(end - begin) * width,
             SCALE=product.scale,
-            MODE=(product.padding_value & 0xFF) << 8 | (not step.begins),
+            MODE=(product.zero & 0xFF) << 8 | (not step.begins),
         )
 
     def _store(self, step: Step) -> None:
@@ -286,7 +264,7 @@ class _Emitter:
         plane = result.height * result.width
         address = result.address + (step.image * result.blocks + step.block) * plane
         zero, lowest, highest = (code & 0xFF for code in step.layer.form)
-        self.program.start(
+        self.start(
             Op.STORE,
             STORE_FROM=self._bank,
             STORE_TO=address + first * result.width,
