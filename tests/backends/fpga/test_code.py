@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from tests.backends.fpga import units
+from tests.backends.fpga.units import UNITS, layer, on
 
 from graft.backends.fpga import isa, runtime
 from graft.backends.fpga.backend import Fpga
@@ -18,8 +20,6 @@ from graft.byoc.boundary import wished
 from graft.byoc.candidates import find_candidates
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
-from tests.backends.fpga import units
-from tests.backends.fpga.units import UNITS, layer, on
 
 FAMILIES = {0: "activations", 1: "weights", 2: "parameters"}
 Span = tuple[str, int, int]  # which memory, from, to
@@ -72,7 +72,7 @@ class Watch:
         to = r[Reg.LOAD_TO]
         first = to & 0x3FFF
         most = isa.PAR_WORDS if to >> 14 == 2 else isa.ACT_WORDS
-        assert 0 < count
+        assert count > 0
         assert first + count <= most
         reads = [("memory", start, start + r[Reg.LOAD_RUN]) for start in starts]
         return reads, [(FAMILIES[to >> 14], first, first + count)]
@@ -86,8 +86,7 @@ class Watch:
         words = r[Reg.BLOCKS] * r[Reg.PLANE]
         height, width = r[Reg.IN_SIZE] >> 16, r[Reg.IN_SIZE] & 0xFFFF
         y, x = (
-            int(np.int16(np.uint16(half)))
-            for half in (r[Reg.ORIGIN] >> 16, r[Reg.ORIGIN] & 0xFFFF)
+            int(np.int16(np.uint16(half))) for half in (r[Reg.ORIGIN] >> 16, r[Reg.ORIGIN] & 0xFFFF)
         )
         first = (r[Reg.ACT] - y * width - x) % isa.ACT_WORDS
         assert height * width == r[Reg.PLANE]
@@ -127,9 +126,7 @@ def test_chains_wait_for_what_they_read() -> None:
     codes = unit.bytes("qnn.quantize", first[0], scale, zero, dtype="int8", axis=1)
     again = unit.bytes("qnn.dequantize", codes, scale, zero)
     second = unit.bytes("nn.conv2d", again, unit.weights(16, 32, 3, 3)[0], padding=(1, 1, 1, 1))
-    graph = unit.bytes.build(
-        unit.bytes("qnn.quantize", second, scale, zero, dtype="int8", axis=1)
-    )
+    graph = unit.bytes.build(unit.bytes("qnn.quantize", second, scale, zero, dtype="int8", axis=1))
     program, lowering = program_of(graph)
     watch = Watch()
     watch.walk(program)

@@ -27,6 +27,7 @@ class Unit:
         self.dtype, self.inputs, self.draw = dtype, dict[str, Array](), np.random.default_rng(7)
         self.scales = {name: np.float32(scale) for name, scale in SCALES.items()}
         self.scales["out"] = np.float32(out_scale)
+        self.steps = np.ones(1)  # of the sums of the last layer
 
     def zero(self, name: str) -> int:
         return ZEROS[name] - (128 if self.dtype == "int8" else 0)
@@ -48,18 +49,21 @@ class Unit:
         codes = self.draw.integers(-127, 128, shape).astype(np.int8)
         scales = (0.001 + 0.01 * self.draw.random(shape[0])).astype(np.float32)
         held = [self.bytes.constant(one) for one in (codes, scales, np.zeros(len(codes), np.int8))]
+        self.steps = scales.astype(np.float64) * self.scales["x"]
         spread = scales.astype(np.float64).reshape(-1, *(1,) * (len(shape) - 1))
         return self.bytes("qnn.dequantize", *held, axis=0), self.exact.constant(codes * spread)
 
-    def bias(self, sums: Operands, count: int) -> Operands:
-        codes = self.draw.integers(-3000, 3000, count).astype(np.int32)
-        scale = np.float32(0.0001)
-        held = self.bytes("qnn.dequantize", *map(self.bytes.constant, (codes, scale)))
-        exact = self.exact.constant(codes * np.float64(scale))
-        pair = (self.bytes, sums[0], held), (self.exact, sums[1], exact)
-        rank = len(sums[0].shape or ())
-        first, second = (b("nn.bias_add", *s, axis=1 if rank == 4 else -1) for b, *s in pair)
-        return first, second
+    def bias(self, sums: Operands) -> Operands:
+        """In the steps of a layer's sums, as ONNX has it."""
+        codes = self.draw.integers(-3000, 3000, len(self.steps)).astype(np.int32)
+        scales = self.steps.astype(np.float32)
+        held = self.bytes("qnn.dequantize", *map(self.bytes.constant, (codes, scales)), axis=0)
+        axis = 1 if len(sums[0].shape or ()) == 4 else -1
+        exact = self.exact.constant(codes * self.steps)
+        return (
+            self.bytes("nn.bias_add", sums[0], held, axis=axis),
+            self.exact("nn.bias_add", sums[1], exact, axis=axis),
+        )
 
     def call(self, name: str, *operands: Operands, **attrs: Any) -> Operands:
         held, exact = zip(*operands, strict=True)
@@ -86,7 +90,7 @@ def layer(
 ) -> Callable[[Unit], Operands]:
     def make(unit: Unit) -> Operands:
         sums = unit.call(name, unit.data("x", *data), unit.weights(*weight), **attrs)
-        return unit.call("nn.relu", unit.bias(sums, weight[0]))
+        return unit.call("nn.relu", unit.bias(sums))
 
     return make
 
@@ -103,7 +107,7 @@ def residual(unit: Unit) -> Operands:
     """A convolution, and a tensor added to it before it is quantised."""
     weights = unit.weights(20, 5, 3, 3)
     sums = unit.call("nn.conv2d", unit.data("x", 1, 5, 9, 8), weights, padding=(1, 1, 1, 1))
-    whole = unit.call("add", unit.bias(sums, 20), unit.data("y", 1, 20, 9, 8))
+    whole = unit.call("add", unit.bias(sums), unit.data("y", 1, 20, 9, 8))
     return unit.call("nn.relu", whole)
 
 
