@@ -151,7 +151,7 @@ def _smallest_tile(layer: Layer) -> Iterator[str]:
 
 def _steps(layer: Layer, height: int) -> Iterator[Step]:
     result = layer.result
-    height = -(-result.height // -(-result.height // height))  # tiles of one size
+    height = _even(result.height, height)
     for image in range(result.images):
         for first in range(0, result.height, height):
             rows = (first, min(height, result.height - first))
@@ -169,9 +169,15 @@ def _parts(layer: Layer, rows: Pair, block: int) -> Iterator[tuple[Product, Pair
         plane = (end - begin) * product.data.width
         most = min(_HALF_ACT // plane, _HALF_WGT // product.tile_words)
         address, (first, count) = product.tiles[block]
+        most = _even(count, most)
         for done in range(0, count, most):
             blocks = (first + done, min(most, count - done))
             yield product, blocks, address + done * product.tile_words
+
+
+def _even(count: int, most: int) -> int:
+    """Parts of about one size, and not larger than `most`: loads then hide behind products."""
+    return -(-count // -(-count // most))
 
 
 class _Emitter(isa.Program):
