@@ -84,7 +84,7 @@ def present(name: str) -> Backend:
 def test_onednn_is_told() -> None:
     backend = present("onednn")
     region = load_for(backend.load, backend.compile(chain("exp")), 1)
-    assert region._threads == 1  # type: ignore[attr-defined]
+    assert region.threads == 1  # type: ignore[attr-defined]
 
 
 def test_openvino_is_told() -> None:

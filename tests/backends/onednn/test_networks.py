@@ -117,10 +117,11 @@ def test_buffers_serve_one_after_the_other() -> None:
     y = case.input(1, 16, 20, 20)
     for _ in range(8):
         y = case("nn.relu", case("nn.conv2d", y, case.constant(16, 16, 1, 1)))
-    runner = OneDnn().runner(case.builder.build(y))
+    backend, graph = OneDnn(), case.builder.build(y)
+    primitives = backend.load(backend.code(graph)).primitives([(1, 16, 20, 20)])
     arrays = [
         value.buffer.array
-        for _, arguments in runner._steps
+        for _, arguments in primitives.steps
         for number, value in arguments.items()
         if number == 17 and value.buffer.array is not None
     ]

@@ -9,11 +9,8 @@ from tests.backends.onednn.regions import Case, refusals
 
 from graft.backends.onednn import runtime
 from graft.backends.onednn.backend import OneDnn
-from graft.base.dims import symbol
-from graft.base.dtypes import DType
 from graft.base.errors import UserError
 from graft.ir.graph import Value
-from graft.ir.types import TensorType
 
 
 def reasons(case: Case, *outputs: Value) -> str:
@@ -24,13 +21,6 @@ def test_other_dtypes() -> None:
     case = Case()
     found = reasons(case, case("nn.relu", case.input(3, 4, dtype="float64")))
     assert "%x1 is float64, not float32" in found
-
-
-def test_symbolic_shapes() -> None:
-    case = Case()
-    x = case.builder.input("x", TensorType(DType.FLOAT32, (symbol("N"), 4)))
-    found = reasons(case, case("nn.relu", x))
-    assert "%x is float32[N, 4], not a tensor of static shape" in found
 
 
 @pytest.mark.parametrize(
