@@ -213,8 +213,9 @@ class _Primitives(_Owner):
         value.copies.append(copy := owner.value(value.shape, own))
         self._reorder(value, copy)
         if is_constant:
-            _allocate(self.steps[-1:])
-            _call("primitive_execute", *self._prepared(*self.steps.pop()))
+            step = self.steps.pop()  # it owns the memory that the primitive works in
+            _allocate([step])
+            _call("primitive_execute", *self._prepared(*step))
         return copy
 
     def _reorder(self, source: _Value, target: _Value, scaling: _Scaling = _UNSCALED) -> None:
