@@ -97,6 +97,18 @@ def test_quantised_results_may_be_a_step_apart() -> None:
     assert difference(graph, found, wanted) == problem
 
 
+def test_steps_add_up_along_a_chain_of_quantised_units() -> None:
+    g = Builder()
+    scale, zero = g.constant(np.float32(0.1)), g.constant(np.int8(3))
+    x, results = g.input("x", tensor("float32", 4)), []
+    for _ in range(3):
+        results.append(g("qnn.quantize", x, scale, zero, dtype="int8"))
+        x = g("nn.relu", g("qnn.dequantize", results[-1], scale, zero))
+    found = tolerances(g.build(*results, x))
+    assert [one.steps for one in found] == [1, 2, 3, 0]
+    assert found[-1].relative == 3 / 128
+
+
 def test_what_is_hardly_determined_is_nobodys_fault() -> None:
     """1e8 - 1e8 is anything within rounding; where the reference moves as much, so may others."""
     graph = of("subtract", ("float32", 2), ("float32", 2))

@@ -20,16 +20,13 @@ _BLOCK = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Bound:
     """|actual - expected| may be as large as the sum of these; nothing else than floats has any.
-
-    Integers may be off by `steps`, in no more than a share of the elements (or one of them).
-    """
+    Integers may be off by `steps`."""
 
     absolute: float = 0.0
     relative: float = 0.0  # of the expected element
     of_largest: float = 0.0  # of the largest finite element that is expected
     movement: float = 0.0  # of what the expected element moves by on inputs nearby
     steps: int = 0
-    share: float = 1.0
 
 
 EQUAL = Bound()
@@ -163,7 +160,7 @@ def _compare_exactly(
     if not (count and is_integer):
         return Difference(mismatches=count, size=actual.size, is_float=False)
     errors = _integer_errors(actual[wrong], expected[wrong])
-    if bound.steps and count <= max(bound.share * actual.size, 1):
+    if bound.steps:
         moved = 0 if nearby is None else _integer_errors(expected[wrong], nearby[wrong])
         errors = errors[errors > bound.steps + moved]
     largest = float(errors.max(initial=0))

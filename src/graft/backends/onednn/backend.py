@@ -22,7 +22,7 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UnsupportedError, UserError
 from graft.byoc.contract import Backend, Limits, Match, PatternTable
 from graft.byoc.executable import Settings
-from graft.byoc.formats.operands import unfit
+from graft.byoc.formats.operands import unbound, unfit
 from graft.byoc.formats.quantized import LAYERS, UNARY, dequantized, quantized, quantized_units
 from graft.byoc.region import for_backend
 from graft.byoc.sizes import number
@@ -216,13 +216,14 @@ def _fused() -> Pattern:
     return combined.optional(is_op(*_UNARY))
 
 
-# The same on integers: a layer with constant weights, its bias, a sum and an activation.
+# The same on integers: a layer with constant weights, its bias, a sum and an activation. The last
+# layer of a network leaves its result in floats.
 def _quantized_layer() -> Pattern:
     layer = is_op(*_CONVOLUTIONS, "nn.dense")(dequantized(wildcard()), dequantized(is_constant()))
     bias = dequantized(is_constant().has_dtype("int32"))
     biased = layer.optional(lambda x: is_op("nn.bias_add")(x, bias))
     summed = biased.optional(lambda x: is_op("add")(x, dequantized(wildcard())))
-    return quantized(summed.optional(is_op(*_UNARY)))
+    return summed.optional(is_op(*_UNARY)).optional(quantized)
 
 
 class OneDnn(Backend):
@@ -294,8 +295,8 @@ class OneDnn(Backend):
             dtypes = (*FLOATS, *BYTES, DType.INT32) if quantizes else FLOATS
             values = (*node.args, *node.outputs)
             reason = unfit(values, dtypes, largest_rank=_LARGEST_RANK, symbolic=True)
+            reason = reason or unbound(inputs, node.outputs)
             require(not reason, reason)
-            plan.bind(node.outputs)
             _LOWER[node.op.name](plan, node)
         return plan
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from graft.backends.onednn.runtime import SCALES, ZERO_POINTS, multiplies
-from graft.base.dims import UNKNOWN, IndexExpr, symbols_of
+from graft.base.dims import IndexExpr
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UnsupportedError
 from graft.ir.graph import Node, Value
@@ -69,14 +69,6 @@ class Plan:
         self._inputs, self._outputs, self._precision = inputs, outputs, precision
         self._arrays = {v: a.reshape(extents(v)) for v, a in constants.items()}
         self._reads, self._codes = [*reads, *outputs], dict[Value, Codes]()
-        self._sizes = {str(dim) for value in inputs for dim in extents(value)}
-
-    def bind(self, values: Sequence[Value]) -> None:
-        """Refuse extents that do not follow from those before, as they will have to in a run."""
-        for dim in (dim for value in values for dim in extents(value)):
-            follows = dim is not UNKNOWN and symbols_of(dim) <= self._sizes
-            require(follows or str(dim) in self._sizes, f"the extent {dim} depends on data")
-            self._sizes.add(str(dim))
 
     @property
     def is_narrow(self) -> bool:

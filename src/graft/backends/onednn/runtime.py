@@ -354,6 +354,7 @@ class Region:
         self._graph, self._constants = graph, _Constants(graph.constants)
         self._by_shapes, self._lock = dict[_Shapes, _Primitives](), threading.Lock()
         self.threads = threads or library().threads
+        self.rounding = _rounding(graph)
         shapes = [tensor.shape for tensor in graph.inputs]
         if all(isinstance(dim, int) for shape in shapes for dim in shape):
             self.primitives(shapes)
@@ -378,6 +379,12 @@ class Region:
             if len(self._by_shapes) > _SIZES:
                 del self._by_shapes[next(iter(self._by_shapes))]
         return primitives
+
+
+# The coarsest dtype that a plan rounds to, by which its results are judged.
+def _rounding(graph: JsonGraph) -> DType:
+    dtypes = {DType(node.attrs["dtype"]) for node in graph.nodes} | {DType.FLOAT32}
+    return min(dtypes, key=lambda dtype: dtype.bits)
 
 
 # Code is a graph whose primitives are made anew, by any oneDNN 3.

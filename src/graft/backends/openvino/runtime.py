@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from graft.base.dtypes import Array, DType
+import numpy as np
+
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UserError
 from graft.runtime.loaders import installed_version, lacking, versioned
 from graft.runtime.memory import unlocked
@@ -50,46 +52,58 @@ def computes_in() -> tuple[DType, ...]:
     return tuple(dtype for dtype, (capability, _) in _PRECISIONS.items() if capability in known)
 
 
-def compile_model(model: bytes, precision: DType = DType.FLOAT32) -> bytes:
+def compile_model(
+    model: bytes, precision: DType = DType.FLOAT32, rounding: DType = DType.FLOAT32
+) -> bytes:
     """An ONNX model as OpenVINO's compiled form. Results are compared with the host's, so that it
-    computes in no fewer bits than it is told to."""
-    number = [*_PRECISIONS].index(precision)
-    compiled = core().compile_model(core().read_model(io.BytesIO(model)), DEVICE, _hints(number))
-    # imported models follow the hints of whoever imports them: the first byte says which
-    stream = io.BytesIO(bytes([number]))
+    computes in no fewer bits than it is told to, and says what it rounds to."""
+    parsed = core().read_model(io.BytesIO(model))
+    compiled = core().compile_model(parsed, DEVICE, _hints(precision))
+    # imported models follow the hints of whoever imports them
+    stream = io.BytesIO(f"{precision} {rounding}\n".encode())
     stream.seek(0, io.SEEK_END)
     compiled.export_model(stream)
     return stream.getvalue()
 
 
-def _hints(number: int) -> dict[str, Any]:
-    """The options for a precision by its number."""
-    _, name = [*_PRECISIONS.values()][number]
+def _hints(precision: DType) -> dict[str, Any]:
+    """The options for a precision."""
+    _, name = _PRECISIONS[precision]
     return {"INFERENCE_PRECISION_HINT": name, "PERFORMANCE_HINT": "LATENCY"}
+
+
+def _tensor(array: Array) -> Any:
+    """OpenVINO's view of an array; NumPy has no bfloat16 of its own."""
+    from openvino import Shape, Tensor, Type
+
+    if dtype_of(array.dtype) is DType.BFLOAT16:
+        return Tensor(array.view(np.uint16), Shape(array.shape), Type.bf16)
+    return Tensor(array, shared_memory=True)
 
 
 class Region:
     """A compiled region. Calls at the same time have a request each, with memory of its own for
-    what lies between inputs and outputs; they share the code and the constants."""
+    what lies between inputs and outputs; they share the code and the constants. OpenVINO keeps
+    what it prepares for a size of symbolic shapes in a cache, which it bounds itself."""
 
     def __init__(self, blob: bytes, threads: int | None = None) -> None:
         allowed = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
         library = core()
-        hints = {**_hints(blob[0]), **allowed}
-        self._model = library.import_model(io.BytesIO(blob[1:]), DEVICE, hints)
+        facts, _, model = blob.partition(b"\n")
+        precision, self.rounding = map(DType, facts.decode().split())
+        hints = {**_hints(precision), **allowed}
+        self._model = library.import_model(io.BytesIO(model), DEVICE, hints)
         self._free: list[Any] = []  # requests; a list's own operations are atomic
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        from openvino import Tensor
-
         try:
             request = self._free.pop()
         except IndexError:
             request = self._model.create_infer_request()
         for index, array in enumerate(inputs):
-            request.set_input_tensor(index, Tensor(unlocked(array), shared_memory=True))
+            request.set_input_tensor(index, _tensor(unlocked(array)))
         for index, array in enumerate(outputs):
-            request.set_output_tensor(index, Tensor(array, shared_memory=True))
+            request.set_output_tensor(index, _tensor(array))
         request.infer()
         self._free.append(request)
 

@@ -17,7 +17,7 @@ from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Match, PatternTable
 from graft.byoc.formats import onnx_operators
 from graft.byoc.formats.onnx_writer import OPSET, WRITERS, Writer, onnx_dtype
-from graft.byoc.formats.operands import unfit
+from graft.byoc.formats.operands import unbound, unfit
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.ops import OPS
@@ -30,9 +30,11 @@ _IR_VERSION = 9
 
 class OnnxBackend(Backend):
     """A backend that is handed ONNX models: all operators that have an ONNX form, on tensors of
-    `dtypes` and static shapes. Define `compile_model` and `load`."""
+    `dtypes` and static shapes, or symbolic ones if it says so. Define `compile_model` and `load`."""
 
     dtypes: Sequence[DType] = (DType.FLOAT32,)
+    quantized_dtypes: Sequence[DType] = ()  # beside these, where they are (de)quantised
+    symbolic: bool = False  # whoever ingests the model runs it at any size
 
     def patterns(self) -> PatternTable:
         return [(name, is_op(name)) for name in sorted(WRITERS) if self._may_take(name)]
@@ -41,13 +43,18 @@ class OnnxBackend(Backend):
         """Whether there is a dtype that both the operator and the backend take.
 
         Quantised operators read or write integers beside floats."""
-        if name.startswith("qnn.") and not any(dtype.is_integer for dtype in self.dtypes):
+        integers = (*self.dtypes, *self.quantized_dtypes)
+        if name.startswith("qnn.") and not any(dtype.is_integer for dtype in integers):
             return False
         dtypes = OPS.get(name).dtypes
         return dtypes is None or any(dtype in dtypes for dtype in self.dtypes)
 
     def supports(self, match: Match) -> Refusal | None:
-        reason = unfit((*match.inputs, *match.outputs), self.dtypes)
+        values = (*match.inputs, *match.outputs)
+        is_quantized = any(node.op.name.startswith("qnn.") for node in match.nodes)
+        dtypes = (*self.dtypes, *self.quantized_dtypes) if is_quantized else self.dtypes
+        reason = unfit(values, dtypes, symbolic=self.symbolic)
+        reason = reason or unbound(match.inputs, match.outputs)
         return Refusal(reason) if reason else why_not(match.nodes)
 
     def compile(self, region: Graph) -> bytes:

@@ -42,15 +42,28 @@ def _pads(node: Node) -> list[int]:
     windows are cut off otherwise, nor on what a window of padding alone gives."""
     attrs, rank = node.attrs, len(node.attrs.strides)
     before, after = list(attrs.padding[:rank]), list(attrs.padding[rank:])
-    if not attrs.ceil_mode and not (any(attrs.padding) and node.args[0].tensor.is_static):
+    if not (attrs.ceil_mode or any(attrs.padding)):
         return [*before, *after]
-    sizes = zip(extents(node.args[0])[2:], extents(node.output)[2:], strict=True)
-    for axis, (extent, count) in enumerate(sizes):
-        _check_windows(node, axis, extent, count)
+    for axis, extent in enumerate((node.args[0].tensor.shape or ())[2:]):
         span = (attrs.pool_size[axis] - 1) * attrs.dilation[axis] + 1
+        if not isinstance(extent, int):
+            _check_symbolic_windows(node, axis)
+            continue
+        count = (node.output.tensor.shape or ())[2 + axis]
+        assert isinstance(count, int)  # as it follows from numbers
+        _check_windows(node, axis, extent, count)
         last = (count - 1) * attrs.strides[axis] - before[axis]
         after[axis] = max(0, last + span - extent)
     return [*before, *after]
+
+
+def _check_symbolic_windows(node: Node, axis: int) -> None:
+    """Refuse windows that reach beyond an axis of any extent, or that may be padding alone."""
+    attrs, rank = node.attrs, len(node.attrs.strides)
+    padding = attrs.padding[axis], attrs.padding[rank + axis]
+    if attrs.ceil_mode or attrs.dilation[axis] > 1 or max(padding) >= attrs.pool_size[axis]:
+        reason = "what windows reach beyond an axis depends on its extent"
+        raise UnsupportedError(reason, node.location)
 
 
 def _check_windows(node: Node, axis: int, extent: int, count: int) -> None:
@@ -188,8 +201,24 @@ def _reduce(writer: Writer, node: Node) -> None:
 
 @writes("reshape", "squeeze", "expand_dims")
 def _reshape(writer: Writer, node: Node) -> None:
-    target_shape = writer.integers(node, "shape", extents(node.output))
-    writer.emit("Reshape", [node.args[0].name, target_shape], names(node.outputs), allowzero=1)
+    target_shape = writer.integers(node, "shape", _target_shape(node))
+    literal = int(node.output.tensor.is_static)  # else 0 stands for the operand's extent
+    writer.emit(
+        "Reshape", [node.args[0].name, target_shape], names(node.outputs), allowzero=literal
+    )
+
+
+def _target_shape(node: Node) -> list[int]:
+    """What ONNX calls the shape of a result: a symbolic extent is the operand's of the same axis,
+    or what is left over by all others."""
+    before, after = node.args[0].tensor.shape or (), node.output.tensor.shape or ()
+    result = []
+    for axis, dim in enumerate(after):
+        kept = axis < len(before) and before[axis] == dim
+        result.append(dim if isinstance(dim, int) else 0 if kept else -1)
+    if result.count(-1) > 1 or (0 in after and not node.output.tensor.is_static):
+        raise UnsupportedError(f"ONNX has no shape for {node.output.type}", node.location)
+    return result
 
 
 @writes("transpose")

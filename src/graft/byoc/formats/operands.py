@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from graft.base.dims import UNKNOWN, symbols_of
 from graft.base.dtypes import DType
 from graft.base.errors import BackendError, UnsupportedError
 from graft.byoc.boundary import wished
 from graft.byoc.contract import Backend, Match
 from graft.ir.graph import Value
-from graft.ir.types import TensorType
+from graft.ir.types import TensorType, bound_symbols
 from graft.rewrite.rule import Refusal
 
 
@@ -39,6 +40,18 @@ def unfit(
             return f"%{value.name} is {type_}, which is empty"
         if largest_rank is not None and (type_.rank or 0) > largest_rank:
             return f"%{value.name} has {type_.rank} axes, more than {largest_rank}"
+    return ""
+
+
+def unbound(inputs: Iterable[Value], values: Iterable[Value]) -> str:
+    """Why extents of values are no numbers once the inputs' extents are: memory for results is set
+    aside before a region runs. Only an input's axis that is a symbol alone gives that a number. An
+    empty string where all are."""
+    symbols: frozenset[str] = frozenset().union(*(bound_symbols(value.type) for value in inputs))
+    for value in values:
+        for dim in value.shape or ():
+            if dim is UNKNOWN or not symbols_of(dim) <= symbols:
+                return f"%{value.name} is {value.type}, whose extents no operand tells"
     return ""
 
 
