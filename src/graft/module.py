@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from graft.base.names import printable
-from graft.byoc.candidates import placeable
 from graft.byoc.contract import HOST_BACKEND, REFERENCE
 from graft.byoc.plan import Plan
-from graft.byoc.sizes import node_work
+from graft.byoc.scopes import Scope, inference_macs, nodes_in_order, scopes_of
 from graft.byoc.trust import Demotion
 from graft.runtime.placement import PlacedRegion, StoredPlacement
 from graft.runtime.session import Session
 from graft.stages import Linked
+
+_MOST_BODIES = 3  # that a line names
 
 # What `graft.compile` returns, as `graft.load` does.
 Module = Session
@@ -45,13 +46,17 @@ class Placement:
             total = sum(1 for _ in linked.graph.walk())
             counts = {HOST_BACKEND: total - len(left), REFERENCE: len(left)}
             return cls(_counted(counts), left, python=python)
-        macs = {node: node_work(node).macs for node in placeable(linked.graph)}
+        whole = {node for item in linked.compiled for node in item.nodes}
+        scopes = tuple(_as_priced(scopes_of(linked.graph, closed=whole), linked.plan))
+        macs, scope_of = inference_macs(scopes), dict(nodes_in_order(scopes))
         placed = tuple(
             PlacedRegion(
                 item.label,
                 item.backend.name,
                 tuple(node.output.name for node in item.nodes),
                 sum(macs[node] for node in item.nodes),
+                scope_of[item.nodes[0]].name,
+                scope_of[item.nodes[0]].executions.count,
             )
             for item in linked.compiled
         )
@@ -83,6 +88,7 @@ class Placement:
         parts = [self._of(backend, count, total) for backend, count in self.nodes.items()]
         if self.python:
             parts[0] += f" ({len(self.python)} in Python)"
+        parts += self._bodies()
         plan = self.plan
         if plan is not None and plan.predicted:
             label = " (simulated)" if self.simulated else ""
@@ -96,6 +102,14 @@ class Placement:
             if plan.method in plan.measured:
                 parts[-1] += f"; measured {_seconds(plan.measured[plan.method])}"
         return "; ".join(parts)
+
+    def _bodies(self) -> list[str]:
+        """How often bodies with regions are thought to run."""
+        bodies = self.plan.bodies if self.plan is not None else {}
+        used = [n for n in dict.fromkeys(r.body for r in self.regions) if n in bodies]
+        shown = [f"{name} × {bodies[name]}" for name in used[:_MOST_BODIES]]
+        more = [f"{len(used) - _MOST_BODIES} more bodies"] if len(used) > _MOST_BODIES else []
+        return [f"in {', '.join([*shown, *more])}"] if shown else []
 
     def _of(self, backend: str, count: int, total: int) -> str:
         own = [region for region in self.regions if region.backend == backend]
@@ -125,8 +139,19 @@ class Placement:
             "predicted_seconds": plan.predicted if plan else None,
             "bound_seconds": plan.bound if plan else None,
             "alternatives": dict(plan.alternatives) if plan else {},
+            "bodies": {
+                name: {"executions": one.count, "source": one.source.value}
+                for name, one in (plan.bodies if plan else {}).items()
+            },
             "variants": {name: variant._facts() for name, variant in self.variants.items()},
         }
+
+
+def _as_priced(scopes: Iterable[Scope], plan: Plan | None) -> Iterator[Scope]:
+    """Scopes with the executions that a plan was made with."""
+    executions = {} if plan is None else plan.bodies
+    for scope in scopes:
+        yield replace(scope, executions=executions.get(scope.name, scope.executions))
 
 
 def _counted(nodes: Mapping[str, int]) -> dict[str, int]:

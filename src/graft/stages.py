@@ -40,6 +40,7 @@ from graft.ir.verify import check_sizes
 from graft.passes import pipeline
 from graft.passes.bind_sizes import bind_sizes
 from graft.passes.duplicate_dequantize import duplicate_dequantize
+from graft.passes.name_apart import name_apart
 from graft.passes.pipeline import PassReport
 from graft.program import print as program_text
 from graft.runtime.regions import Policy, Region
@@ -165,7 +166,7 @@ def place(optimized: Optimized, options: CompileOptions) -> Placed:
     backends = {backend.name: backend for backend in options.accelerators}
     if not backends:
         return Placed(optimized.graph, {})
-    graph = duplicate_dequantize(optimized.graph)
+    graph = name_apart(duplicate_dequantize(optimized.graph))
     if options.plan is not None:
         return Placed(graph, backends, read_plan(options.plan))
     result = partition_graph(graph, options)

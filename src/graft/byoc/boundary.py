@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 
 from graft.base.dtypes import DType
 from graft.byoc.contract import Limits
+from graft.byoc.scopes import bodies_of
 from graft.ir.evaluate import run_graph
 from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.names import FreshNames
+from graft.ir.nested import change_node
 from graft.ir.types import TensorType
 from graft.ops.layout import NCHW, block_of, rearrangement
 from graft.passes.eliminate_dead_code import eliminate_dead_code
@@ -58,10 +60,20 @@ def _is_float32(value: Value) -> bool:
 
 
 def with_wishes(graph: Graph, limits: Mapping[str, Limits]) -> Graph:
-    """An outlined graph whose regions get and give values as their backends wish."""
+    """An outlined graph whose regions, those in bodies too, get and give values as their backends
+    wish."""
     if all(one.layout == NCHW and one.dtype is DType.FLOAT32 for one in limits.values()):
         return graph
-    return _Border(graph, limits).run()
+    return _formed_borders(graph, limits)
+
+
+def _formed_borders(graph: Graph, limits: Mapping[str, Limits]) -> Graph:
+    """The graph with conversions around its regions, and around those in bodies."""
+    nodes = tuple(
+        change_node(node, lambda body: _formed_borders(body, limits)) if bodies_of(node) else node
+        for node in graph.nodes
+    )
+    return _Border(replace(graph, nodes=nodes), limits).run()
 
 
 def wished(region: Graph, limits: Limits) -> Graph:

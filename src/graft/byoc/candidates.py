@@ -3,11 +3,6 @@
 Every match of every pattern of every backend is kept, however much they overlap: choosing is
 somebody else's work. What is not a candidate leaves a reason behind. How many matches are looked at
 is limited; where a limit cuts some off, `Candidates.limits_hit` says so.
-
-A quantised unit is an operator with the dequantisation before and the quantisation behind it, and
-elementwise work between them (bias, activation). Torn apart, it computes in floats what was meant
-to be integers. A candidate has therefore to hold all of a unit or nothing of it. A dequantisation
-with several readers belongs to none: `passes.duplicate_dequantize` gives each of them its own.
 """
 
 from __future__ import annotations
@@ -21,9 +16,17 @@ from itertools import islice
 from graft.base.callbacks import author_code
 from graft.byoc.annotate import NO_PINS, Entry, Pins, Predicate, ask, predicate_of, tables_of
 from graft.byoc.contract import HOST_BACKEND, Backend, Match
-from graft.byoc.region import borders, is_constant
+from graft.byoc.region import borders, is_constant, region_graph
+from graft.byoc.scopes import (
+    Scope,
+    Timings,
+    bodies_of,
+    inference_macs,
+    nodes_in_order,
+    scopes_of,
+)
+from graft.byoc.units import torn_units, units_of
 from graft.ir.graph import Graph, Node, Value
-from graft.ir.op import Kind
 from graft.passes.group_fusion import fusion_groups
 from graft.rewrite.match import Match as Matched
 from graft.rewrite.match import Mismatch, match, matches
@@ -66,15 +69,36 @@ class Candidates:
 
     graph: Graph
     candidates: tuple[Candidate, ...]
+    scopes: tuple[Scope, ...]  # the graph, and the bodies in it whose nodes are placed
     refusals: Mapping[Node, tuple[Refused, ...]]
     # Per node, why matches that hold it were refused, wherever they end.
     refused_matches: Mapping[Node, tuple[Refused, ...]] = field(default_factory=dict)
     limits_hit: tuple[str, ...] = ()  # where there would have been more candidates, in words
 
     @cached_property
+    def scope_of(self) -> Mapping[Node, Scope]:
+        """The nodes to place, in order, each with its scope. Constants are none: they follow
+        whoever reads them."""
+        return dict(nodes_in_order(self.scopes))
+
+    @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes to place: all but constants, which follow whoever reads them."""
-        return placeable(self.graph)
+        """The nodes to place."""
+        return tuple(self.scope_of)
+
+    @cached_property
+    def open_nodes(self) -> frozenset[Node]:
+        """The control-flow nodes whose bodies' nodes are placed by themselves."""
+        return frozenset(scope.owner for scope in self.scopes if scope.owner is not None)
+
+    @cached_property
+    def macs(self) -> Mapping[Node, int]:
+        """Multiply-accumulates of each node in an inference, executions counted."""
+        return inference_macs(self.scopes)
+
+    def region(self, nodes: Sequence[Node]) -> Graph:
+        """Nodes of one scope as a closed graph."""
+        return region_graph(nodes, self.scope_of[nodes[0]].graph)
 
     @cached_property
     def of_node(self) -> Mapping[Node, tuple[Candidate, ...]]:
@@ -91,16 +115,38 @@ def placeable(graph: Graph) -> tuple[Node, ...]:
     return tuple(node for node in graph.nodes if node.op.name != "constant")
 
 
-def find_candidates(graph: Graph, backends: Sequence[Backend], pins: Pins = NO_PINS) -> Candidates:
-    """Candidates of the accelerators, first to last, then the host's."""
-    finder = _Finder(graph, pins)
-    for backend in backends:
-        finder.accelerator(backend)
-    finder.host()
-    refusals = {node: tuple(reasons) for node, reasons in finder.refusals.items()}
-    refused = {node: tuple(reasons) for node, reasons in finder.refused_matches.items()}
+def find_candidates(
+    graph: Graph,
+    backends: Sequence[Backend],
+    pins: Pins = NO_PINS,
+    timings: Timings | None = None,
+) -> Candidates:
+    """Candidates of the accelerators, first to last, then the host's, in the graph and in bodies.
+
+    A control-flow node that an accelerator takes is not opened: that runs it as a whole. `timings`
+    say how often bodies are executed, where the graph was run."""
+    finders: list[_Finder] = []
+    scopes: list[Scope] = []
+    closed: set[Node] = set()
+    for scope in scopes_of(graph, timings, closed):
+        finder = _Finder(scope.graph, pins)
+        for backend in backends:
+            if scope.executions.count:
+                finder.accelerator(backend)
+            else:
+                finder.refuse_all(backend, f"{scope} is never executed")
+        taken = {node for one in finder.candidates_by_key.values() for node in one.nodes}
+        closed.update(node for node in taken if bodies_of(node))
+        finder.host()
+        finders.append(finder)
+        scopes.append(scope)
     return Candidates(
-        graph, tuple(finder.candidates_by_key.values()), refusals, refused, tuple(finder.limits_hit)
+        graph,
+        tuple(one for finder in finders for one in finder.candidates_by_key.values()),
+        tuple(scopes),
+        {node: tuple(r) for finder in finders for node, r in finder.refusals.items()},
+        {node: tuple(r) for finder in finders for node, r in finder.refused_matches.items()},
+        tuple(limit for finder in finders for limit in finder.limits_hit),
     )
 
 
@@ -139,6 +185,11 @@ class _Finder:
             elif not offered:
                 reason = f"no pattern of {backend.name} ends in {node.op.name}"
                 self.refuse(node, Refused(backend.name, "", reason))
+
+    def refuse_all(self, backend: Backend, reason: str) -> None:
+        """Refuse every node."""
+        for node in self.nodes:
+            self.refuse(node, Refused(backend.name, "", reason))
 
     def try_entry(self, backend: Backend, entry: Entry, node: Node) -> None:
         """Take every match of one pattern at one node that the backend accepts; where it accepts
@@ -330,68 +381,3 @@ class _Finder:
                 stack += [other for other in near if other in left and other not in piece]
             yield self.in_order(list(piece))
             left = [node for node in left if node not in piece]
-
-
-QUANTIZE = "qnn.quantize"
-DEQUANTIZE = "qnn.dequantize"
-_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
-
-Units = Mapping[Node, frozenset[Node]]
-
-
-def units_of(graph: Graph) -> Units:
-    """The unit of every node that is in one."""
-    result: dict[Node, set[Node]] = {}
-    for node in graph.nodes:
-        if node.op.name in (QUANTIZE, DEQUANTIZE, "constant"):
-            continue
-        before = dequantized(node, graph)
-        behind = way_to_quantize(node, graph) if before else _own_quantize(node, graph)
-        members = {node, *before, *behind}
-        for member in behind:
-            members.update(dequantized(member, graph))
-        if len(members) > 1:
-            for member in tuple(members):
-                members |= result.get(member, set())
-            result.update(dict.fromkeys(members, members))
-    return {node: frozenset(members) for node, members in result.items()}
-
-
-def dequantized(node: Node, graph: Graph) -> list[Node]:
-    """The dequantisations that serve the node alone."""
-    sources = (graph.producers.get(value) for value in node.args if len(graph.users[value]) == 1)
-    return [source for source in sources if source is not None and source.op.name == DEQUANTIZE]
-
-
-def way_to_quantize(node: Node, graph: Graph) -> list[Node]:
-    """Elementwise nodes from here to a quantisation, and that; empty where there is none."""
-    way: list[Node] = []
-    returned = set(graph.outputs)
-    while not way or way[-1].op.kind in _POINTWISE:
-        value = (way[-1] if way else node).output
-        users = graph.users.get(value, [])
-        if len(users) != 1 or value in returned:
-            return []
-        way.append(users[0])
-        if users[0].op.name == QUANTIZE:
-            return way
-    return []
-
-
-def _own_quantize(node: Node, graph: Graph) -> list[Node]:
-    way = way_to_quantize(node, graph)
-    return way if len(way) == 1 else []
-
-
-def torn_units(nodes: Sequence[Node], units: Units) -> Refusal | None:
-    """Why nodes cannot be a candidate: they hold one part of a unit and not another."""
-    inside = set(nodes)
-    for node in nodes:
-        missing = [other for other in units.get(node, ()) if other not in inside]
-        if missing:
-            other = min(missing, key=lambda item: item.output.name)
-            return Refusal(
-                f"%{node.output.name} would be torn from its {other.op.name} %{other.output.name}",
-                node,
-            )
-    return None

@@ -46,12 +46,14 @@ class Source(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What running something once takes; `spread` is half the width of its interval, `workspace`
-    what `Backend.workspace` says."""
+    what `Backend.workspace` says. Of a kernel in a run of a whole graph (`Backend.time_groups`) it
+    is what all its executions take."""
 
     seconds: float
     source: Source = Source.DECLARED
     spread: float = 0.0
     workspace: int = 0
+    executions: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass
 
 from graft.byoc.candidates import Candidate, Refused
 from graft.byoc.contract import HOST_BACKEND, Cost, Source
+from graft.byoc.explain_bodies import BodyFacts, body_facts
 from graft.byoc.explain_flips import Flip, Hint, flips, hints
 from graft.byoc.memory import in_words, peaks
 from graft.byoc.partition import Partition
 from graft.byoc.plan import node_names
 from graft.byoc.problem import HOST, Choice, Problem, accelerator_regions, site_of
 from graft.byoc.region import borders
-from graft.byoc.sizes import node_work, value_bytes
+from graft.byoc.sizes import value_bytes
 from graft.byoc.trust import Demotion
 
 _MOST_OBSTACLES = 10
@@ -51,6 +52,8 @@ class NodeFacts:
     outputs: tuple[str, ...]
     refusals: tuple[Refused, ...]
     alternatives: tuple[Alternative, ...]
+    body: str  # that it is in; empty: the model's own graph
+    executions: float  # in an inference, which prices and MACs are for
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class RegionFacts:
     source: str
     input_bytes: int
     output_bytes: int
+    body: str
+    executions: float
 
     @property
     def seconds(self) -> float:
@@ -146,6 +151,7 @@ class Explanation:
     obstacles: tuple[Obstacle, ...]
     demotions: tuple[Demotion, ...]
     memory: tuple[MemoryFacts, ...]  # of the devices that have work
+    bodies: tuple[BodyFacts, ...]
 
     @property
     def simulated(self) -> bool:
@@ -183,6 +189,7 @@ def explain(
         tuple(_obstacles(nodes)),
         tuple(demotions),
         tuple(_memory(partition)),
+        tuple(body_facts(partition.candidates, view.names)),
     )
 
 
@@ -207,6 +214,7 @@ class _View:
 
     def node(self, number: int) -> NodeFacts:
         node = self.partition.candidates.nodes[number]
+        scope = self.partition.candidates.scope_of[node]
         backend = self.problem.sites[self.sites[number]].name
         options = [c for c in self.partition.candidates.of_node[node] if c in self.prices]
         alternatives = sorted(map(self._alternative, options), key=_per_node)
@@ -218,12 +226,14 @@ class _View:
             str(node.output.type),
             backend,
             self.labels.get(self.choice.stages[number], ""),
-            node_work(node).macs,
+            self.partition.candidates.macs[node],
             _why(backend, alternatives, refusals),
             tuple(value.name for value in node.args),
             tuple(value.name for value in node.outputs),
             refusals,
             tuple(alternatives),
+            scope.name,
+            scope.executions.count,
         )
 
     def _alternative(self, candidate: Candidate) -> Alternative:
@@ -251,19 +261,22 @@ class _View:
             nodes = [self.partition.candidates.nodes[number] for number in numbers]
             options = dict.fromkeys(owner[number] for number in numbers)
             costs = [self.partition.placement.priced[option].cost for option in options]
-            inputs, outputs = borders(nodes, self.partition.candidates.graph)
+            scope = self.partition.candidates.scope_of[nodes[0]]
+            inputs, outputs = borders(nodes, scope.graph)
             result.append(
                 RegionFacts(
                     self.labels[stage],
                     site.name,
                     tuple(self.names[node] for node in nodes),
-                    sum(node_work(node).macs for node in nodes),
+                    sum(self.partition.candidates.macs[node] for node in nodes),
                     sum(cost.seconds for cost in costs),
                     carried.get(stage, 0.0),
                     site.launch,
                     "+".join(sorted({self._source(site.name, cost) for cost in costs})),
                     sum(map(value_bytes, inputs)),
                     sum(map(value_bytes, outputs)),
+                    scope.name,
+                    scope.executions.count,
                 )
             )
         return result
@@ -311,10 +324,9 @@ def _backends(
     problem = partition.placement.problem
     options = [problem.options[o] for o in partition.choice.options]
     versions = {b.name: (b.version, b.simulated) for b in partition.placement.backends}
-    order = [*range(1, len(problem.sites)), HOST]
+    names = [site.name for site in problem.sites]
     result = []
-    for site in order:
-        name = problem.sites[site].name
+    for name in dict.fromkeys([*names[1:], names[HOST]]):
         own = [node for node in nodes if node.backend == name]
         parts = [region for region in regions if region.backend == name]
         result.append(
@@ -324,7 +336,7 @@ def _backends(
                 len(own),
                 sum(node.macs for node in own),
                 len(parts),
-                sum(option.seconds for option in options if option.site == site),
+                sum(option.seconds for option in options if names[option.site] == name),
                 sum(region.transfers for region in parts),
                 sum(region.launch for region in parts),
             )
@@ -347,7 +359,7 @@ def _memory(partition: Partition) -> Iterator[MemoryFacts]:
 
 
 def _totals(partition: Partition, measured: Mapping[str, float]) -> list[Total]:
-    macs = [node_work(node).macs for node in partition.candidates.nodes]
+    macs = list(partition.candidates.macs.values())
     problem = partition.placement.problem
     result = []
     for name, choice in (("exact", partition.choice), *partition.alternatives.items()):

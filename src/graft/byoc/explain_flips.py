@@ -187,24 +187,27 @@ def hints(partition: Partition) -> list[Hint]:
     """How much cheaper launches and transfers of each backend would have to be."""
     problem = partition.placement.problem
     result = []
-    for site in range(1, len(problem.sites)):
-        cheap_launch = _with_free_launches(problem, site)
-        cheap_transfer = _with_free_transfers(problem, site)
+    for name in dict.fromkeys(site.name for site in problem.sites[1:]):
+        own = [number for number, site in enumerate(problem.sites) if site.name == name]
+        cheap_launch = _with_free_launches(problem, own)
+        cheap_transfer = _with_free_transfers(problem, own)
         for quantity, changed in (("launch", cheap_launch), ("transfer", cheap_transfer)):
-            hint = _hint(partition, site, quantity, changed)
+            hint = _hint(partition, own[0], quantity, changed)
             if hint is not None:
                 result.append(hint)
     return result
 
 
-def _with_free_launches(problem: Problem, site: int) -> Problem:
-    sites = list(problem.sites)
-    sites[site] = replace(sites[site], launch=0.0)
+def _with_free_launches(problem: Problem, own: Sequence[int]) -> Problem:
+    sites = [
+        replace(site, launch=0.0) if number in own else site
+        for number, site in enumerate(problem.sites)
+    ]
     return replace(problem, sites=tuple(sites))
 
 
-def _with_free_transfers(problem: Problem, site: int) -> Problem:
-    form = problem.sites[site].form
+def _with_free_transfers(problem: Problem, own: Sequence[int]) -> Problem:
+    form = problem.sites[own[0]].form
 
     def free(times: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(0.0 if number == form else t for number, t in enumerate(times))

@@ -15,9 +15,11 @@ from typing import Any
 
 from graft.base.names import LONGEST_LINE, printable
 from graft.byoc.explain import Explanation
+from graft.byoc.explain_bodies import edges_between
 from graft.byoc.explain_layout import NODE_HEIGHT, NODE_WIDTH, layout
 from graft.byoc.explain_words import (
     by_parts_note,
+    executions_text,
     flip_price,
     flip_text,
     hint_text,
@@ -75,13 +77,11 @@ def _shown(fact: Any) -> Any:
 def _facts(explanation: Explanation) -> dict[str, Any]:
     """All of the explanation, where to draw its nodes and edges, and sentences on it."""
     maker = {value: n for n, node in enumerate(explanation.nodes) for value in node.outputs}
-    edges = list(
-        dict.fromkeys(
-            (maker[value], number)
-            for number, node in enumerate(explanation.nodes)
-            for value in node.inputs
-            if value in maker
-        )
+    edges = edges_between(
+        {number: node.inputs for number, node in enumerate(explanation.nodes)},
+        maker,
+        explanation.bodies,
+        {node.name: number for number, node in enumerate(explanation.nodes)},
     )
     drawn = layout(len(explanation.nodes), edges)
     return {
@@ -100,5 +100,6 @@ def _facts(explanation: Explanation) -> dict[str, Any]:
                 *(hint_text(explanation, hint) for hint in explanation.hints),
             ],
             "obstacles": list(map(obstacle_text, explanation.obstacles)),
+            "bodies": [[body.name, executions_text(body)] for body in explanation.bodies],
         },
     }

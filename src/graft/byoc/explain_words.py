@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.explain import BackendFacts, Explanation, Obstacle
+from graft.byoc.explain_bodies import BodyFacts
 from graft.byoc.explain_flips import NOTHING, Flip, Hint
 from graft.byoc.problem import PROVEN
 
@@ -99,6 +100,12 @@ def hint_text(explanation: Explanation, hint: Hint) -> str:
         return f"if a launch on {hint.backend} took less than {below} (now {now}), {plan}"
     share = f"{hint.threshold:.1%}" if hint.threshold < 0.1 else f"{hint.threshold:.0%}"
     return f"if transfers to and from {hint.backend} took less than {share} of now, {plan}"
+
+
+def executions_text(body: BodyFacts) -> str:
+    """How often a body runs in an inference, and how that is known."""
+    times = "once" if body.executions == 1 else f"{body.executions:.3g} times"
+    return f"{times} ({body.source})"
 
 
 def obstacle_text(obstacle: Obstacle) -> str:

@@ -64,10 +64,10 @@ class Peak:
 
 
 def spaces_of(problem: Problem) -> list[Space]:
-    """The memories of a problem; sites in the host's memory have one each."""
+    """The memories of a problem; backends in the host's memory have one each."""
     by_name: dict[str, list[int]] = {}
     for number, site in enumerate(problem.sites[1:], 1):
-        by_name.setdefault(site.space or f"\0{number}", []).append(number)
+        by_name.setdefault(site.space or f"\0{site.name}", []).append(number)
     result = []
     for sites in by_name.values():
         first = problem.sites[sites[0]]
@@ -137,7 +137,8 @@ class _View:
         self.crossing: list[tuple[Held, Lifetime[int]]] = []
         touched = {flow for node in self.forms for flow in problem.touching[node]}
         for number in sorted(touched):
-            self.add(number, problem.flows[number])
+            if problem.flows[number].sizes:
+                self.add(number, problem.flows[number])
 
     def add(self, number: int, flow: Flow) -> None:
         """Where and when one value is in this memory."""

@@ -18,6 +18,7 @@ from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import Backend
 from graft.byoc.measure import DEADLINE
 from graft.byoc.outline import outline, region_label
+from graft.byoc.scopes import scopes_of
 from graft.byoc.split import halves
 from graft.byoc.trust import CompiledRegion, Demotion, Failure, RegionCompiler
 from graft.ir.graph import Graph, Node
@@ -66,7 +67,7 @@ def offload(
     left: Planned = planned
     while True:
         outlined = with_wishes(outline(graph, left), limits)
-        nodes = {node.attrs.label: node for node in outlined.nodes if node.op.name == "region"}
+        nodes = {node.attrs.label: node for node in outlined.walk() if node.op.name == "region"}
         outcomes = []
         for number, (backend, members) in enumerate(left):
             label = region_label(backend, number)
@@ -104,7 +105,8 @@ class _Repair:
     ) -> list[list[Node]]:
         parts: list[list[Node]] = []
         if failure.in_time and self._splits:
-            parts = halves(self._graph, nodes, self._backends[backend])
+            scope = next(s.graph for s in scopes_of(self._graph) if nodes[0] in s.graph.nodes)
+            parts = halves(scope, nodes, self._backends[backend])
         if parts:
             self._splits -= 1
             message = f"{label} is tried again in two parts: {failure.reason}"

@@ -12,14 +12,35 @@ from itertools import pairwise
 from graft.base.errors import UserError
 from graft.byoc.region import borders, region_graph
 from graft.ir.graph import Graph, Node, make_node
+from graft.ir.nested import change_nested
 
 
 def outline(graph: Graph, regions: Sequence[tuple[str, Sequence[Node]]]) -> Graph:
-    """The graph with each region as one node, in an order in which everything can run."""
+    """The graph with each region as one node, in an order in which everything can run; those of
+    nodes in bodies are outlined there."""
+    labelled = [
+        (region_label(backend, number), backend, nodes)
+        for number, (backend, nodes) in enumerate(regions)
+    ]
+    return _outlined(graph, labelled)
+
+
+_Labelled = Sequence[tuple[str, str, Sequence[Node]]]
+
+
+def _outlined(graph: Graph, regions: _Labelled) -> Graph:
+    members = set(graph.nodes)
+    own = [one for one in regions if one[2][0] in members]
+    inner = [one for one in regions if one[2][0] not in members]
+    outlined = _in_one_graph(graph, own) if own else graph
+    return change_nested(outlined, lambda body: _outlined(body, inner)) if inner else outlined
+
+
+def _in_one_graph(graph: Graph, regions: _Labelled) -> Graph:
     region_nodes: dict[Node, Node] = {}  # member -> region node
     planned: list[Node] = []
-    for number, (backend, nodes) in enumerate(regions):
-        node = region_node(graph, backend, nodes, region_label(backend, number))
+    for label, backend, nodes in regions:
+        node = region_node(graph, backend, nodes, label)
         region_nodes.update(dict.fromkeys(nodes, node))
         planned.append(node)
     units = tuple(dict.fromkeys(region_nodes.get(node, node) for node in graph.nodes))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from graft.base.errors import UserError, warn_user
 from graft.base.progress import Stage
 from graft.byoc.annotate import NO_PINS, Pins
-from graft.byoc.candidates import Candidate, Candidates, Refused, find_candidates, placeable
+from graft.byoc.candidates import Candidate, Candidates, Refused, find_candidates
 from graft.byoc.choose import TIME_LIMIT, choose
 from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Source
 from graft.byoc.greedy import greedy, host_only, pruned
@@ -24,7 +24,7 @@ from graft.byoc.problem import (
     repriced,
     site_of,
 )
-from graft.byoc.region import region_graph
+from graft.byoc.scopes import all_nodes
 from graft.byoc.sizes import node_work
 from graft.ir.graph import Graph, Node
 from graft.runtime.regions import RegionWarning
@@ -92,9 +92,9 @@ def _priced(
 ) -> tuple[Candidates, Mapping[Candidate, Cost]]:
     """Candidates and their prices, which leave no node without a place to run."""
     pins, names = options.pins, [backend.name for backend in backends]
-    _check_pins(pins, placeable(graph), names)
+    _check_pins(pins, all_nodes(graph), names)
     while True:
-        result = find_candidates(graph, backends, pins)
+        result = find_candidates(graph, backends, pins, pricing.in_place)
         prices = price_all(result, backends, pricing)
         oversized = too_large(result, prices.costs, backends)
         costs = {one: cost for one, cost in prices.costs.items() if one not in oversized}
@@ -184,10 +184,12 @@ class _Wholes:
     def _of(
         self, name: str, nodes: Sequence[Node], options: Sequence[int], is_declared: bool
     ) -> float | None:
-        """The time of a region of several candidates; infinite where it does not run at all."""
+        """The time of a region of several candidates in all its executions; infinite where it does
+        not run at all."""
         key = tuple(options)
         if key not in self._prices:
-            region = region_graph(nodes, self.placement.candidates.graph)
+            candidates = self.placement.candidates
+            region, scope = candidates.region(nodes), candidates.scope_of[nodes[0]]
             try:
                 backend, pricing = self._backends[name], self._pricing
                 if is_declared:
@@ -195,7 +197,8 @@ class _Wholes:
                 else:
                     limits = pricing.deadline, pricing.threads
                     cost = timed_region_of(backend, region, pricing.store, *limits)
-                self._prices[key] = None if cost is None else cost.seconds
+                count = scope.executions.count
+                self._prices[key] = None if cost is None else count * cost.seconds
             except UnrunnableError as error:
                 reason = f"{name} does not run one: {error}"
                 self._pricing.report(Stage("pricing whole regions", detail=reason))
@@ -237,8 +240,7 @@ def _chosen(placement: Placement, starts: Sequence[Choice], options: PartitionOp
 def other_choices(placement: Placement, options: PartitionOptions) -> dict[str, Choice]:
     """What simpler schemes would do, to be priced beside the exact one."""
     problem = placement.problem
-    nodes = placement.candidates.nodes
-    macs = [node_work(node).macs for node in nodes]
+    macs = [node_work(node).macs for node in placement.candidates.nodes]
     result = {"host-only": host_only(problem), "greedy": greedy(problem)}
     if result["greedy"] is not None:
         result["greedy+prune"] = pruned(
@@ -274,7 +276,8 @@ def _plan(placement: Placement, choice: Choice, alternatives: Mapping[str, Choic
         seconds = sum(placement.priced[option].cost.seconds for option in options)
         sources = {placement.priced[option].cost.source.value for option in options}
         planned.append((name, nodes, seconds, "+".join(sorted(sources))))
-    plan = plan_from(placement.candidates.graph, versions, planned)
+    candidates = placement.candidates
+    plan = plan_from(candidates.graph, versions, planned, candidates.scopes)
     return replace(
         plan,
         predicted=choice.seconds,

@@ -8,7 +8,7 @@ they are rearranged whenever they leave it, but for the inputs and outputs of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graft.base.dtypes import DType
@@ -16,8 +16,9 @@ from graft.byoc import boundary
 from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits
 from graft.byoc.price import peak_rates
-from graft.byoc.problem import Flow, Option, Problem, Site
+from graft.byoc.problem import HOST, Flow, Option, Problem, Site
 from graft.byoc.region import is_constant
+from graft.byoc.scopes import Scope
 from graft.byoc.sizes import constant_bytes, value_bytes
 from graft.ir.graph import Node, Value
 from graft.runtime.regions import HOST_SPACE
@@ -56,32 +57,18 @@ def placement_of(
     """The problem to choose from; candidates without a price are left out.
 
     What the `host` reads and writes in a second is what it rearranges or converts tensors at."""
-    forms: list[Form] = [_HOST_FORM]
-    sites = [Site(HOST_BACKEND)]
-    for backend in backends:
-        form = form_of(backend.limits)
-        if form not in forms:
-            forms.append(form)
-        limits = backend.limits
-        sites.append(
-            Site(
-                backend.name,
-                limits.launch_seconds + HOST_STEP,
-                forms.index(form),
-                limits.memory_bytes,
-                "" if limits.space == HOST_SPACE else limits.space,
-            )
-        )
+    forms = list(dict.fromkeys([_HOST_FORM, *(form_of(one.limits) for one in backends)]))
     number = {node: index for index, node in enumerate(candidates.nodes)}
-    site_index = {site.name: index for index, site in enumerate(sites)}
     priced = tuple(
         Priced(candidate, prices[candidate])
         for candidate in candidates.candidates
         if candidate in prices
     )
+    sites = _sites(candidates, priced, backends, forms)
+    site_index = {key: index for index, key in enumerate(sites)}
     options = tuple(
         Option(
-            site_index[item.candidate.backend],
+            site_index.get(_site_key(candidates, item.candidate), HOST),
             tuple(number[node] for node in item.candidate.nodes),
             item.cost.seconds,
             item.cost.workspace,
@@ -89,10 +76,43 @@ def placement_of(
         for item in priced
     )
     limits_of = [host, *(_limits_with(backends, form) for form in forms[1:])]
-    held = tuple(constant_bytes(node, candidates.graph) for node in candidates.nodes)
-    flows = tuple(_flows(candidates, number, limits_of))
-    problem = Problem(tuple(sites), len(candidates.nodes), options, flows, held)
+    held = tuple(constant_bytes(node, scope.graph) for node, scope in candidates.scope_of.items())
+    flows = [flow for scope in candidates.scopes for flow in _flows(scope, number, limits_of)]
+    if any(site.capacity is not None for site in sites.values()):
+        flows += _order(candidates, number, len(forms))
+    problem = Problem(tuple(sites.values()), len(number), options, tuple(flows), held)
     return Placement(candidates, priced, tuple(backends), problem)
+
+
+_SiteKey = tuple[str, Scope | None]
+
+
+def _site_key(candidates: Candidates, candidate: Candidate) -> _SiteKey:
+    return candidate.backend, candidates.scope_of[candidate.nodes[0]]
+
+
+def _sites(
+    candidates: Candidates,
+    priced: Sequence[Priced],
+    backends: Sequence[Backend],
+    forms: Sequence[Form],
+) -> dict[_SiteKey, Site]:
+    """The host, and a site for each backend and each scope that it has candidates in: a region lies
+    within one scope, and is launched whenever that is executed."""
+    used = {_site_key(candidates, item.candidate) for item in priced}
+    sites: dict[_SiteKey, Site] = {(HOST_BACKEND, None): Site(HOST_BACKEND)}
+    for scope in candidates.scopes:
+        for backend in backends:
+            limits, key = backend.limits, (backend.name, scope)
+            if scope.parent is None or key in used:
+                sites[key] = Site(
+                    backend.name,
+                    scope.executions.count * (limits.launch_seconds + HOST_STEP),
+                    forms.index(form_of(limits)),
+                    limits.memory_bytes,
+                    "" if limits.space == HOST_SPACE else limits.space,
+                )
+    return sites
 
 
 def form_of(limits: Limits) -> Form:
@@ -104,12 +124,11 @@ def _limits_with(backends: Sequence[Backend], form: Form) -> Limits:
     return next(backend.limits for backend in backends if form_of(backend.limits) == form)
 
 
-def _flows(
-    candidates: Candidates, number: Mapping[Node, int], limits: Sequence[Limits]
-) -> list[Flow]:
-    graph, host, others = candidates.graph, limits[0], limits[1:]
-    returned = set(graph.outputs)
-    flows = []
+def _flows(scope: Scope, number: Mapping[Node, int], limits: Sequence[Limits]) -> Iterator[Flow]:
+    """The values of a scope. What a body gets and gives is in the host's memory, where programs
+    slice, carry and stack it, so that it is brought and fetched anew in every execution."""
+    graph, host, others = scope.graph, limits[0], limits[1:]
+    returned, count = set(graph.outputs), scope.executions.count
     for value in graph.values:
         if is_constant(value, graph):
             continue
@@ -118,20 +137,35 @@ def _flows(
         leaves = value in returned
         if producer is None and not consumers:
             continue
-        inner = [carry_seconds(value, form, host) for form in others]
-        outer = [carry_seconds(value, form, host, in_rows=True) for form in others]
-        flows.append(
-            Flow(
-                None if producer is None else number[producer],
-                consumers,
-                bring=(0.0, *(outer if producer is None else inner)),
-                fetch=(0.0, *(outer if leaves and not consumers else inner)),
-                leaves=leaves,
-                sizes=(value_bytes(value), *(carried_bytes(value, form) for form in others)),
-                name=value.name,
-            )
+        inner = [count * carry_seconds(value, form, host) for form in others]
+        outer = [count * carry_seconds(value, form, host, in_rows=True) for form in others]
+        yield Flow(
+            None if producer is None else number[producer],
+            consumers,
+            bring=(0.0, *(outer if producer is None else inner)),
+            fetch=(0.0, *(outer if leaves and not consumers else inner)),
+            leaves=leaves,
+            sizes=(value_bytes(value), *(carried_bytes(value, form) for form in others)),
+            name=value.name,
         )
-    return flows
+
+
+def _order(candidates: Candidates, number: Mapping[Node, int], forms: int) -> Iterator[Flow]:
+    """What a body waits for and what waits for it, as values without bytes or prices: what devices
+    hold while a body runs depends on the order."""
+    free = (0.0,) * forms
+    for scope in candidates.scopes:
+        if scope.parent is None or scope.owner is None:
+            continue
+        graph, around = scope.graph, scope.parent.graph
+        readers = dict.fromkeys(user for v in graph.inputs for user in graph.users.get(v, ()))
+        first = tuple(number[node] for node in readers)
+        before = [around.producers[v] for v in scope.owner.args if v in around.producers]
+        for node in dict.fromkeys(one for one in before if one in number):
+            yield Flow(number[node], first, free, free)
+        makers = dict.fromkeys(graph.producers[v] for v in graph.outputs if v in graph.producers)
+        for node in (one for one in makers if one in number):
+            yield Flow(number[node], (number[scope.owner],), free, free)
 
 
 def carry_seconds(value: Value, limits: Limits, host: Limits, in_rows: bool = False) -> float:
@@ -165,12 +199,13 @@ def too_large(
         room = limits[candidate.backend].memory_bytes if candidate.backend in limits else None
         if room is None:
             continue
-        constants = sum(constant_bytes(node, candidates.graph) for node in candidate.nodes)
+        graph = candidates.scope_of[candidate.nodes[0]].graph
+        constants = sum(constant_bytes(node, graph) for node in candidate.nodes)
         for node in candidate.nodes:
             values = [
                 value
                 for value in dict.fromkeys((*node.args, *node.outputs))
-                if not is_constant(value, candidates.graph)
+                if not is_constant(value, graph)
             ]
             sizes = {v.name: carried_bytes(v, limits[candidate.backend]) for v in values}
             total = constants + cost.workspace + sum(sizes.values())

@@ -25,8 +25,15 @@ from dataclasses import dataclass, field
 
 from graft.base.errors import ParseError, UserError
 from graft.base.names import quoted
-from graft.byoc.candidates import placeable
 from graft.byoc.problem import PROVEN
+from graft.byoc.scopes import (
+    Counted,
+    Executions,
+    Scope,
+    all_nodes,
+    nodes_in_order,
+    scopes_of,
+)
 from graft.ir.graph import Graph, Node
 from graft.ir.printer import to_text
 
@@ -55,6 +62,7 @@ class Plan:
     method: str = ""
     alternatives: Mapping[str, float] = field(default_factory=dict)
     measured: Mapping[str, float] = field(default_factory=dict)  # end to end, by method
+    bodies: Mapping[str, Executions] = field(default_factory=dict)  # as they were priced
 
     @property
     def gap(self) -> float:
@@ -73,6 +81,10 @@ class Plan:
         )
         lines += [f"alternative {name} {s:.6g}" for name, s in self.alternatives.items()]
         lines += [f"measured {name} {s:.6g}" for name, s in self.measured.items()]
+        lines += [
+            f"body {one.count:.6g} {one.source.value} {_written(name)}"
+            for name, one in self.bodies.items()
+        ]
         for region in self.regions:
             lines.append(f"region {region.backend} {region.seconds:.6g} {region.source or '-'}")
             lines += [f"  {_written(name)}" for name in region.nodes]
@@ -91,6 +103,7 @@ class _Reader:
         self.numbers = (0.0, 0.0, "")
         self.alternatives: dict[str, float] = {}
         self.measured: dict[str, float] = {}
+        self.bodies: dict[str, Executions] = {}
         self.regions: list[PlannedRegion] = []
         self.lines = [
             (number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()
@@ -114,6 +127,7 @@ class _Reader:
             method,
             self.alternatives,
             self.measured,
+            self.bodies,
         )
 
     def read(self, line: str) -> None:
@@ -121,6 +135,11 @@ class _Reader:
             last = self.regions.pop()
             nodes = (*last.nodes, *_read(line.strip()))
             self.regions.append(PlannedRegion(last.backend, nodes, last.seconds, last.source))
+            return
+        if line.startswith("body "):
+            _, count, source, name = line.split(" ", 3)
+            (body,) = _read(name)
+            self.bodies[body] = Executions(float(count), Counted(source))
             return
         match shlex.split(line):
             case ["model", model]:
@@ -157,8 +176,8 @@ def model_hash(graph: Graph) -> str:
 
 
 def node_names(graph: Graph) -> dict[Node, str]:
-    """What plans call the nodes."""
-    nodes = placeable(graph)
+    """What plans call the nodes, those of bodies included."""
+    nodes = all_nodes(graph)
     onnx_names = [node.location.node if node.location is not None else "" for node in nodes]
     counts = Counter(onnx_names)
     return {
@@ -183,7 +202,8 @@ def regions_of(
                 hint="make a new plan",
             )
     by_name = {name: node for node, name in node_names(graph).items()}
-    order = {node: number for number, node in enumerate(graph.nodes)}
+    scopes = dict(nodes_in_order(scopes_of(graph)))
+    order = {node: number for number, node in enumerate(scopes)}
     claimed: set[Node] = set()
     result = []
     for region in plan.regions:
@@ -192,8 +212,14 @@ def regions_of(
             if node in claimed:
                 raise UserError(f"the plan has '{node.output.name}' in two regions")
             claimed.add(node)
+            if scopes[node] is not scopes[nodes[0]]:
+                where = f"{scopes[nodes[0]]} and {scopes[node]}"
+                raise UserError(f"the plan has a region in two bodies: {where}")
         if nodes:
             result.append((region.backend, sorted(nodes, key=lambda node: order[node])))
+    for node in claimed:
+        if any(one.owner in claimed for one in scopes[node].chain):
+            raise UserError(f"the plan has '{node.output.name}' in a region within another one")
     return result
 
 
@@ -207,6 +233,7 @@ def plan_from(
     graph: Graph,
     versions: Mapping[str, str],
     regions: Sequence[tuple[str, Sequence[Node], float, str]],
+    scopes: Sequence[Scope] = (),
 ) -> Plan:
     """A plan of regions that are given as nodes."""
     names = node_names(graph)
@@ -219,4 +246,5 @@ def plan_from(
         model_hash(graph),
         {name: version for name, version in versions.items() if name in used},
         planned,
+        bodies={str(scope): scope.executions for scope in scopes if scope.parent is not None},
     )

@@ -5,6 +5,9 @@ kernel by kernel. A part of a group takes as long as the group if it holds the h
 follows that is done in passing; the rest is a matter of traffic. Everything else that is measured
 is measured in isolation; `refined` corrects the measured prices of what was chosen by the time that
 whole regions take, and declared ones by what a backend with `prices_regions` says of these.
+
+Prices are per inference: what is in a body (`scopes.py`) has the price of one execution times the
+executions that are expected.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from graft.byoc.boundary import wished
 from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits, Source
 from graft.byoc.measure import DEADLINE, UnrunnableError, bounded, timed_region_of
-from graft.byoc.region import region_graph, region_hash
+from graft.byoc.region import region_hash
 from graft.byoc.sizes import node_work
 from graft.byoc.store import PriceStore
 from graft.ir.graph import Graph, Node
@@ -32,6 +35,8 @@ from graft.target.target import host_target
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION, Kind.OPAQUE)
 
 _PER_NODE = 1e-6  # nothing is for nothing
+# What a control-flow node takes by itself, where its bodies' nodes have prices of their own.
+_ENTERING = Cost(_PER_NODE, Source.ROOFLINE)
 
 T = TypeVar("T")
 
@@ -57,8 +62,8 @@ class Prices:
 
 
 def price_all(candidates: Candidates, backends: Sequence[Backend], pricing: Pricing) -> Prices:
-    """A price for every candidate that can be had; a backend that fails on one has none there, but
-    a failure."""
+    """A price for every candidate that can be had, for all its executions in an inference; a
+    backend that fails on one has none there, but a failure."""
     by_name = {backend.name: backend for backend in backends}
     groups = _timed_groups(candidates, pricing)
     trials = _Trials(pricing)
@@ -66,9 +71,12 @@ def price_all(candidates: Candidates, backends: Sequence[Backend], pricing: Pric
     prices: dict[Candidate, Cost] = {}
     failures: dict[Candidate, str] = {}
     for number, candidate in enumerate(candidates.candidates):
-        region = region_graph(candidate.nodes, candidates.graph)
+        region = candidates.region(candidate.nodes)
+        count = candidates.scope_of[candidate.nodes[0]].executions.count
         if candidate.backend == HOST_BACKEND:
-            prices[candidate] = _on_host(candidate, region, groups, pricing)
+            is_open = not candidates.open_nodes.isdisjoint(candidate.nodes)
+            once = _ENTERING if is_open else _on_host(candidate, region, groups, pricing)
+            prices[candidate] = repeated(once, count)
             continue
         backend = by_name[candidate.backend]
         key = f"{backend.name} {region_hash(region, contents=False)}"
@@ -78,7 +86,7 @@ def price_all(candidates: Candidates, backends: Sequence[Backend], pricing: Pric
             cost_by_region[key] = trials.price(backend, region, candidate.label)
         cost = cost_by_region[key]
         if isinstance(cost, Cost):
-            prices[candidate] = cost
+            prices[candidate] = repeated(cost, count)
         else:
             failures[candidate] = cost
     trials.warn()
@@ -114,6 +122,11 @@ class _Trials:
             warn_user(message, RegionWarning)
 
 
+def repeated(cost: Cost, count: float) -> Cost:
+    """What some executions take, of the price of one."""
+    return replace(cost, seconds=count * cost.seconds, spread=count * cost.spread)
+
+
 Groups = Mapping[Node, tuple[Candidate, Cost]]  # the group that each node ran in, and its time
 
 
@@ -121,11 +134,12 @@ def _timed_groups(candidates: Candidates, pricing: Pricing) -> Groups:
     best: dict[Node, tuple[Candidate, Cost]] = {}
     for group in candidates.candidates:
         cost = pricing.in_place.get(group.nodes[-1].output.name)
-        if group.backend != HOST_BACKEND or cost is None:
+        if group.backend != HOST_BACKEND or cost is None or not cost.executions:
             continue
+        once = repeated(cost, 1 / cost.executions)
         for node in group.nodes:
             if node not in best or len(best[node][0].nodes) < len(group.nodes):
-                best[node] = (group, cost)
+                best[node] = (group, once)
     return best
 
 

@@ -20,6 +20,7 @@ from graft.byoc.explain_html import to_html
 from graft.byoc.explain_words import (
     SIMULATED,
     by_parts_note,
+    executions_text,
     flip_price,
     flip_text,
     hint_text,
@@ -227,6 +228,8 @@ def page(explained: Explanation) -> Iterator[Block]:
     yield from section("Plans", [*_totals(explained), f"the chosen one is {quality(explained)}"])
     if explained.regions:
         yield from section("Regions", _regions(explained))
+    if explained.bodies:
+        yield from section("Bodies, per inference", _bodies(explained))
     if explained.memory:
         lines = [f"at its fullest {one.text}" for one in explained.memory]
         yield from section("Memory of devices", map(paragraph, lines))
@@ -290,15 +293,32 @@ def _regions(explained: Explanation) -> list[Block]:
             size_text(region.output_bytes),
             time_text(region.seconds),
             region.source,
-            _names(explained, region.label),
+            f"in {region.body}: {names}" if region.body else names,
         )
         for region in explained.regions[:_MOST_REGIONS]
+        for names in [_names(explained, region.label)]
     ]
     lines = table(rows, header, right=range(1, 6))
     if len(explained.regions) > _MOST_REGIONS:
         left = len(explained.regions) - _MOST_REGIONS
         lines.append(f"and {counted(left, 'more region')}, which --json and --html show")
     return lines
+
+
+_MOST_BODIES = 20
+
+
+def _bodies(explained: Explanation) -> list[Block]:
+    """How often branches, loops and scans are thought to run what is in them."""
+    rows = []
+    for body in explained.bodies[:_MOST_BODIES]:
+        own = [node for node in explained.nodes if node.body == body.name]
+        away = sum(node.backend != HOST_BACKEND for node in own)
+        name = shortened(body.name, _LONGEST_NAME)
+        rows.append((name, executions_text(body), number(len(own)), number(away)))
+    lines = table(rows, ("body", "executed", "nodes", "off the host"), right=(2, 3))
+    left = len(explained.bodies) - _MOST_BODIES
+    return [*lines, f"and {left} more, which --json shows"] if left > 0 else lines
 
 
 def _names(explained: Explanation, region: str) -> str:
@@ -321,6 +341,7 @@ def node_lines(explained: Explanation, node: NodeFacts) -> Iterator[Block]:
     """One node in full."""
     yield node.name
     where = f"{node.backend}, in {node.region}" if node.region else node.backend
+    around = [one for one in explained.bodies if one.name == node.body]
     beside = [one.name for one in explained.nodes if node.onnx and one.onnx == node.onnx]
     rows = (
         *((("of ONNX's", f"{node.onnx}, as {', '.join(beside)}"),) if len(beside) > 1 else ()),
@@ -329,6 +350,7 @@ def node_lines(explained: Explanation, node: NodeFacts) -> Iterator[Block]:
         ("makes", ", ".join(node.outputs)),
         ("MACs", number(node.macs)),
         ("runs on", where),
+        *(("in", f"{one.name}, {executions_text(one)}") for one in around),
     )
     yield from map(Indented, table(rows))
     yield Indented(paragraph(node.why))

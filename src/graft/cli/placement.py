@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from graft.byoc.annotate import Pins
-from graft.byoc.candidates import placeable
 from graft.byoc.discover import find_backends
+from graft.byoc.scopes import all_nodes
 from graft.cli.options import UsageError
 from graft.cli.terminal import spoken_warnings, status
 from graft.compiler import Model, compile
 from graft.ir.graph import Graph
 from graft.module import Module
+from graft.passes.name_apart import name_apart
 from graft.runtime.loaders import family_of
 from graft.runtime.placement import PlacedRegion
 from graft.stages import Imported, optimize
@@ -53,7 +54,7 @@ def same_placement(
     other outputs; pins that fit none of its nodes are left out."""
     if not regions and not wishes.get("pins"):
         return {name: wish for name, wish in wishes.items() if name != "plan"}
-    nodes = placeable(optimize(Imported(graph)).graph)
+    nodes = all_nodes(name_apart(optimize(Imported(graph)).graph))
     own = {node.output.name for node in nodes}
     before = [f"{_literally(n)}={one.backend}" for one in regions for n in one.nodes if n in own]
     pins = Pins.parse([*wishes.get("pins", ()), *before])

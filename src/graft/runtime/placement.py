@@ -12,12 +12,16 @@ BLOB = "placement"  # under which a file holds it
 
 @dataclass(frozen=True, slots=True)
 class PlacedRegion:
-    """What one backend runs in one piece: values that its nodes make, and multiply-accumulates."""
+    """What one backend runs in one piece: values that its nodes make, and multiply-accumulates in
+    an inference. `body` is the body of a branch, loop or scan that it lies in, and `executions` how
+    often that was expected to run when the region was priced."""
 
     label: str
     backend: str
     nodes: tuple[str, ...]
     macs: int = 0
+    body: str = ""
+    executions: float = 1.0
 
 
 @dataclass(frozen=True)

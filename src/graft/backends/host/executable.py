@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -69,15 +69,30 @@ class HostExecutable:
         return session
 
     def time_steps(self, inputs: Sequence[Array]) -> dict[str, Cost]:
-        """The median time of each kernel over several runs, by the value that it makes; all
-        iterations of a loop count together."""
+        """The median time of each kernel over several runs, by the value that it makes, and how
+        often it ran; all iterations of a loop count together."""
         feeds = dict(zip((one.name for one in self.program.inputs), inputs, strict=True))
-        return median_costs(lambda: self._times(self.session.profile(feeds)))
+        costs = median_costs(lambda: self._times(self.session.profile(feeds)))
+        counts = self._executions(self.session.profile(feeds))
+        never = Cost(0.0, Source.MEASURED)
+        return {
+            name: replace(costs.get(name, never), executions=float(count))
+            for name, count in counts.items()
+        }
 
     def _times(self, profile: Profile) -> dict[str, float]:
         steps = [one for one in profile.moments if id(one.step) in self.makes]
         # A thread that was kept off its core sees nothing of what the others did meanwhile.
         return by_value([(self.makes[id(one.step)], max(one.seconds, *one.busy)) for one in steps])
+
+    def _executions(self, profile: Profile) -> dict[str, int]:
+        """How often each value is made; by what makes it most often, where several steps do."""
+        runs = Counter(id(one.step) for one in profile.moments)
+        counts: dict[str, int] = {}
+        for step, name in self.makes.items():
+            if name:
+                counts[name] = max(counts.get(name, 0), runs[step])
+        return counts
 
     def save(
         self,
