@@ -12,7 +12,7 @@ executions that an inference is expected to have:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -101,8 +101,9 @@ def scopes_of(
 def _opened(scope: Scope, timings: Timings, closed: Collection[Node]) -> Iterator[Scope]:
     yield scope
     for node in scope.graph.nodes:
-        for role, body in () if node in closed else bodies_of(node):
-            timed = _timed_executions(body, timings)
+        bodies = () if node in closed else bodies_of(node)
+        timings_of = _timed_bodies(scope, node, [body for _, body in bodies], timings)
+        for (role, body), timed in zip(bodies, timings_of, strict=True):
             executions = _expected(scope, node, timed)
             name = f"{_name_of(node)}/{role}"
             inner = Scope(body, name, scope, node, executions, timed)
@@ -147,10 +148,22 @@ def _name_of(node: Node) -> str:
     return named or f"%{node.output.name}"
 
 
-def _timed_executions(body: Graph, timings: Timings) -> float | None:
-    """How often a body ran when kernels were timed: as often as any of its own did."""
-    names = (value.name for node in body.nodes for value in node.outputs)
-    return max((timings[name].executions for name in names if name in timings), default=None)
+def _timed_bodies(
+    scope: Scope, node: Node, bodies: Sequence[Graph], timings: Timings
+) -> list[float | None]:
+    """How often each body of a node ran when kernels were timed: as often as any of its own kernels
+    did; a branch without any ran when the other one did not."""
+    result: list[float | None] = []
+    for body in bodies:
+        names = (value.name for inner in body.nodes for value in inner.outputs)
+        runs = (timings[name].executions for name in names if name in timings)
+        result.append(max(runs, default=None))
+    if isinstance(node.attrs, IfAttrs) and scope._timed is not None:
+        for own, other in ((0, 1), (1, 0)) if result else ():
+            run = result[other]
+            if result[own] is None and run is not None:
+                result[own] = scope._timed - run
+    return result
 
 
 def _expected(scope: Scope, node: Node, timed: float | None) -> Executions:

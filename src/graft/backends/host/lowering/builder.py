@@ -15,7 +15,8 @@ from typing import Any
 
 from graft.backends.host.lowering.assemble import Assembly
 from graft.backends.host.lowering.cut import GraphPart, cut
-from graft.backends.host.lowering.emit import Emitted, emit, region_title
+from graft.backends.host.lowering.device_values import DeviceValues
+from graft.backends.host.lowering.emit import Emitted, emit
 from graft.backends.host.lowering.segments import SegmentCompiler, driver_code, why_not_native
 from graft.backends.host.lowering.symbols import adopt, inherited_symbols, rename_new
 from graft.backends.host.lowering.values import Values
@@ -48,7 +49,6 @@ from graft.program.instructions import (
     KernelCall,
     ListOp,
     Loop,
-    RegionCall,
     Scan,
     Segment,
     SizeFunction,
@@ -215,6 +215,7 @@ class _BlockBuilder:
         self._ranges = IndexRanges(self._graph)
         self._numbers: dict[Value, int] = {}
         self._steps: list[Instruction] = []
+        self._devices = DeviceValues(self._graph, compiler.spaces, self._table, self._number)
         constants = self._graph.constants
         self._constants = {value: literal.array for value, literal in constants.items()}
 
@@ -230,7 +231,10 @@ class _BlockBuilder:
                 self._segment(part.nodes)
             else:
                 (node,) = part.nodes
-                self._steps.append(self._instruction(node, part, reasons[node]))
+                if self._compiler.runner(node) is not None:
+                    self._steps += self._region(node)
+                else:
+                    self._steps.append(self._instruction(node, part, reasons[node]))
         return Block(inputs, tuple(self._steps), self._numbered(graph.outputs))
 
     def _capture(self, value: Value, operand: int) -> None:
@@ -287,19 +291,16 @@ class _BlockBuilder:
                 return self._size_function(node, part.known, location)
             case name if name in LIST_OPERATIONS and (name not in LOOKUPS or self._has_table(node)):
                 return self._list_op(node, location)
-        if self._compiler.runner(node) is not None:
-            return self._region(node, location)
         unsized = "the extents of its result are data, and there is no size function for them"
         return self._evaluate(node, reason or unsized, location)
 
-    def _region(self, node: Node, location: Location) -> RegionCall:
-        attrs, runner = node.attrs, self._compiler.runner(node)
+    def _region(self, node: Node) -> list[Instruction]:
+        runner = self._compiler.runner(node)
         assert runner is not None
-        self._built.functions[attrs.label] = runner
-        numbers = self._numbered(node.args), self._numbered(node.outputs)
-        call = RegionCall(attrs.label, *numbers, region_title(node), location)
+        self._built.functions[node.attrs.label] = runner
+        call, instructions = self._devices.call(node)
         self._built.makes.append((call, node.output.name))
-        return call
+        return instructions
 
     def _evaluate(self, node: Node, reason: str, location: Location) -> Evaluate:
         name = f"{node.op.name} {len(self._built.evaluators)}"
