@@ -14,17 +14,21 @@ STEP = """step (int64 i, bool c, float[2, 8] s) => (bool c2, float[2, 8] s2, flo
     row = Neg (s2)
 }"""
 # A constant trip count, and a stacked result.
-LOOP = f"""net (float[2, 8] x) => (float[2, 8] y, float[k, 2, 8] all) <int64 trip = {{4}}, bool go = {{1}}> {{
+LOOP = f"""net (float[2, 8] x) => (float[2, 8] y, float[k, 2, 8] all)
+    <int64 trip = {{4}}, bool go = {{1}}> {{
     y, all = Loop (trip, go, x) <body = {STEP}>
 }}"""
 NO_TRIPS = LOOP.replace("{4}", "{0}")
 # The trip count is an input.
-ASKED = f"""net (int64 trip, float[2, 8] x) => (float[2, 8] y, float[k, 2, 8] all) <bool go = {{1}}> {{
+ASKED = f"""net (int64 trip, float[2, 8] x) => (float[2, 8] y, float[k, 2, 8] all)
+    <bool go = {{1}}> {{
     y, all = Loop (trip, go, x) <body = {STEP}>
 }}"""
 # Goes on until the data say stop: three times from ones.
-DATA = """net (float[2, 8] x) => (float[2, 8] y) <int64 trip = {50}, bool go = {1}, float most = {3.5}, float one = {1}> {
-    y = Loop (trip, go, x) <body = step (int64 i, bool c, float[2, 8] s) => (bool c2, float[2, 8] s2) {
+DATA = """net (float[2, 8] x) => (float[2, 8] y)
+    <int64 trip = {50}, bool go = {1}, float most = {3.5}, float one = {1}> {
+    y = Loop (trip, go, x) <body = step (int64 i, bool c, float[2, 8] s)
+        => (bool c2, float[2, 8] s2) {
         e = Exp (s)
         t = Tanh (e)
         s2 = Add (s, one)
@@ -69,9 +73,11 @@ SCAN = """net (float[n, 1, 4] x, float[1, 8] h) => (float[1, 8] last, float[n, 1
     "{R}", "{" + ", ".join(str(i % 5 * 0.05) for i in range(64)) + "}"
 )
 # A loop of two iterations around a scan of three slices around a branch.
-NESTED = """net (float[3, 8] x) => (float[8] y) <int64 trip = {2}, bool go = {1}, float[8] zero = {0,0,0,0,0,0,0,0},
+NESTED = """net (float[3, 8] x) => (float[8] y)
+    <int64 trip = {2}, bool go = {1}, float[8] zero = {0,0,0,0,0,0,0,0},
     float limit = {1e6}> {
-    y = Loop (trip, go, zero) <body = outer (int64 i, bool c, float[8] s) => (bool c2, float[8] s2) {
+    y = Loop (trip, go, zero) <body = outer (int64 i, bool c, float[8] s)
+        => (bool c2, float[8] s2) {
         c2 = Identity (c)
         s2 = Scan <num_scan_inputs = 1, body = inner (float[8] v, float[8] row) => (float[8] v2) {
             e = Exp (row)
@@ -89,7 +95,8 @@ NESTED = """net (float[3, 8] x) => (float[8] y) <int64 trip = {2}, bool go = {1}
 }"""
 # Extents of the body are the caller's.
 SYMBOLIC = """net (float[n, 8] x) => (float[n, 8] y) <int64 trip = {3}, bool go = {1}> {
-    y = Loop (trip, go, x) <body = step (int64 i, bool c, float[n, 8] s) => (bool c2, float[n, 8] s2) {
+    y = Loop (trip, go, x) <body = step (int64 i, bool c, float[n, 8] s)
+        => (bool c2, float[n, 8] s2) {
         c2 = Identity (c)
         e = Exp (s)
         s2 = Tanh (e)

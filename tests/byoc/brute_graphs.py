@@ -24,10 +24,14 @@ import numpy as np
 
 from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.place import HOST_STEP
+from graft.byoc.scopes import bodies_of
 from graft.byoc.sizes import node_work
+from graft.ir.attrs import make_attrs
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node, Value
+from graft.ir.op import get_op
 from graft.ir.types import tensor
+from graft.passes.name_apart import name_apart
 from graft.rewrite.pattern import Pattern, apply, is_constant, wildcard
 from graft.runtime.regions import HOST_SPACE
 
@@ -82,6 +86,53 @@ def random_graph(draw: random.Random) -> Graph:
     return g.build(*(value for value in made if value not in read or value in extra))
 
 
+def random_nested(draw: random.Random) -> tuple[Graph, int]:
+    """A graph of up to four nodes around a scan over so many slices, whose body has up to four."""
+    type_ = tensor("float32", 4, 8)
+    count = draw.randint(1, 5)
+    inside = Builder("body")
+    state, part, captured = (inside.input(name, type_) for name in ("s", "part", "captured"))
+    made = _random_nodes(draw, inside, [state, part, captured], draw.randint(1, 4))
+    body = inside.build(made[-1], *made[:-1])
+
+    g = Builder()
+    a, b = g.input("a", type_), g.input("b", type_)
+    scanned = g.input("scanned", tensor("float32", count, 4, 8))
+    before = _random_nodes(draw, g, [a, b], draw.randint(0, 2))
+    stacks = len(body.outputs) - 1
+    results = g.add(
+        get_op("scan"),
+        [draw.choice([a, b, *before]), scanned, draw.choice([a, b, *before])],
+        make_attrs(
+            get_op("scan").attrs,
+            {
+                "body": body,
+                "carried": 1,
+                "num_scan_inputs": 1,
+                "input_axes": [0],
+                "input_directions": [0],
+                "output_axes": [0] * stacks,
+                "output_directions": [0] * stacks,
+            },
+        ),
+    )
+    after = _random_nodes(draw, g, [results[0], *before], draw.randint(0, 2))
+    return name_apart(g.build(*results, *before, *after)), count
+
+
+def _random_nodes(
+    draw: random.Random, g: Builder, values: Sequence[Value], count: int
+) -> list[Value]:
+    made: list[Value] = []
+    for _ in range(count):
+        near = [*values, *made][-3:]
+        if draw.random() < 0.5:
+            made.append(g(draw.choice(BINARY), draw.choice(near), draw.choice(near)))
+        else:
+            made.append(g(draw.choice(UNARY), draw.choice(near)))
+    return made
+
+
 def random_devices(draw: random.Random, graph: Graph) -> list[Device]:
     """One or two devices whose patterns come from the graph, changed a little."""
     devices = []
@@ -94,12 +145,13 @@ def random_devices(draw: random.Random, graph: Graph) -> list[Device]:
 
 
 def random_tree(draw: random.Random, graph: Graph) -> Tree:
-    """A pattern that has a chance to match: it follows the graph upwards from some node."""
-    roots = [node for node in graph.nodes if node.op.name != "constant"]
+    """A pattern that has a chance to match: it follows the graph upwards from some node. No device
+    takes a node with a body."""
+    roots = [n for n in graph.nodes if n.op.name != "constant" and not bodies_of(n)]
 
     def of(value: Value, depth: int) -> Tree:
         node = graph.producers.get(value)
-        if node is None or depth == 0 or draw.random() < 0.15:
+        if node is None or bodies_of(node) or depth == 0 or draw.random() < 0.15:
             return draw.choice(["x", "y", "z", "w"])
         if node.op.name == "constant":
             return draw.choice(["const", "x", "y"])
@@ -175,7 +227,8 @@ def candidates(graph: Graph, devices: Sequence[Device]) -> set[Candidate]:
     for node in graph.nodes:
         if node.op.name == "constant":
             continue
-        seconds = node_work(node).bytes / HOST_BYTES + PER_NODE
+        moved = 0 if bodies_of(node) else node_work(node).bytes  # bodies have their own prices
+        seconds = moved / HOST_BYTES + PER_NODE
         found.add((HOST_BACKEND, frozenset([node]), seconds))
         for device in devices:
             for tree in device.table.values():

@@ -15,6 +15,7 @@ from tests.byoc.brute_graphs import (
     pattern_of,
     random_devices,
     random_graph,
+    random_nested,
 )
 from tests.byoc.fakes import Fake
 
@@ -22,6 +23,7 @@ from graft.byoc.candidates import find_candidates
 from graft.byoc.contract import HOST_BACKEND, Cost, Limits, Match
 from graft.byoc.partition import PartitionOptions, partition
 from graft.byoc.price import Pricing
+from graft.byoc.scopes import bodies_of
 from graft.ir.graph import Graph
 from graft.rewrite.rule import Refusal
 
@@ -61,4 +63,21 @@ def test_equals_brute_force(chunk: int) -> None:
         )
         found = partition(graph, backends, Pricing(HOST, {}), PartitionOptions(time_limit=600.0))
         assert found.plan.predicted == pytest.approx(cheapest(graph, devices), rel=1e-6), seed
+        assert found.choice.proven, seed
+
+
+@pytest.mark.parametrize("chunk", range(5))
+def test_bodies_equal_brute_force(chunk: int) -> None:
+    """What a scan takes is what its body takes by itself, as often as there are slices: nothing but
+    the host's memory connects it with the graph around it."""
+    for seed in range(chunk * COUNT // 10, (chunk + 1) * COUNT // 10):
+        draw = random.Random(seed)
+        graph, count = random_nested(draw)
+        (body,) = (inner for node in graph.nodes for _, inner in bodies_of(node))
+        plain = sum(not bodies_of(node) for node in graph.nodes)
+        devices = random_devices(draw, draw.choice([graph, body]) if plain else body)
+        backends = [backend_of(device) for device in devices]
+        found = partition(graph, backends, Pricing(HOST, {}), PartitionOptions(time_limit=600.0))
+        expected = cheapest(graph, devices) + count * cheapest(body, devices)
+        assert found.plan.predicted == pytest.approx(expected, rel=1e-6), seed
         assert found.choice.proven, seed

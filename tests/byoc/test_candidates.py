@@ -11,8 +11,8 @@ from tests.byoc.fakes import Fake, chain, conv_relu, named, offered, reasons
 
 from graft.byoc.annotate import Pins, register_op_attr, unregister
 from graft.byoc.candidates import find_candidates, placeable
-from graft.byoc.units import units_of
 from graft.byoc.contract import Match
+from graft.byoc.units import units_of
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
