@@ -119,6 +119,26 @@ def test_neighbours_that_differ_meet_at_home() -> None:
     same(graph, after, 4e-3)
 
 
+@pytest.mark.parametrize("limits", [NHWC, HALF, BOTH])
+def test_wishes_hold_in_bodies(limits: Limits) -> None:
+    build = Builder("then")
+    inner = build.input("x", tensor("float32", *SHAPE))
+    relu = build("nn.relu", inner)
+    then = build.build(build("exp", relu))
+    other = Builder("else")
+    other_branch = other.build(other.input("x", tensor("float32", *SHAPE)))
+    outer = Builder()
+    x = outer.input("x", tensor("float32", *SHAPE))
+    branches = {"then_branch": then, "else_branch": other_branch}
+    graph = outer.build(outer("if", outer.constant(np.array(True)), x, **branches))
+    region = [node for node in then.nodes if node.op.name == "nn.relu"]
+    after = verify(with_wishes(outline(graph, [("acc", region)]), {"acc": limits}))
+    (branch,) = (node for node in after.nodes if node.op.name == "if")
+    assert "region" in names(branch.attrs.then_branch)
+    assert len(names(branch.attrs.then_branch)) > 2  # conversions on both sides
+    same(graph, after, 0.0 if limits is NHWC else 2e-3)
+
+
 def test_who_wishes_for_nothing_gets_what_the_graph_has() -> None:
     graph = chain("exp", "nn.relu")
     after = parted(graph, {"one": NHWC, "plain": Limits()}, ("one", [0]), ("plain", [1]))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from tests.byoc import body_models
 from tests.byoc.explained import STRANGE, explained, network
 from tests.cli.tiny import TWO_INPUTS, saved
 
@@ -78,6 +79,16 @@ def test_an_onnx_node_that_became_two(model: str, capsys: pytest.CaptureFixture[
     text = told(capsys, model, *PLACED, "--node", "first/Conv")
     assert "operator   nn.conv2d" in text
     assert "of ONNX's  first/Conv, as %" in text
+
+
+def test_bodies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "loop.onnx"
+    onnx.save(body_models.model(body_models.LOOP), path)
+    output = told(capsys, str(path), "--target", "simnpu,host")
+    assert "Bodies, per inference" in output
+    assert "Loop_0/body  4 times (known)" in output
+    output = told(capsys, str(path), "--target", "simnpu,host", "--node", "e")
+    assert "Loop_0/body, 4 times (known)" in output
 
 
 def test_a_misspelt_node(model: str, capsys: pytest.CaptureFixture[str]) -> None:
