@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.browser.chromium import Page, browser, executable
 from tests.byoc.explained import STRANGE, explained
+from tests.byoc.test_explain_bodies import CONV
+from tests.byoc.test_explain_bodies import explained as explained_bodies
 
 from graft.base.names import printable
 from graft.byoc.explain import Explanation
@@ -131,3 +133,18 @@ def test_a_link_to_a_node_opens_it(page: Page, found: Explanation, tmp_path: Pat
     file.write_text(to_html(found), encoding="utf-8")
     page.open(f"{file.as_uri()}#region={found.regions[0].label}")
     assert found.regions[0].label in page.text("#selection")
+
+
+def test_a_click_on_a_body_highlights_its_nodes(page: Page, tmp_path: Path) -> None:
+    found = explained_bodies(CONV, "v=simnpu", "v0=host")
+    file = tmp_path / "bodies.html"
+    file.write_text(to_html(found), encoding="utf-8")
+    page.open(file.as_uri())
+    inside = [number for number, node in enumerate(found.nodes) if node.body]
+    assert page.value("document.querySelectorAll('.node.inner').length") == len(inside)
+    page.click("#bodies .pick")
+    assert page.value("document.querySelectorAll('.node.lit').length") == len(inside)
+    page.click(f".node[data-node='{inside[0]}']")
+    assert "in Loop_1/body, 5 times (known)" in page.text("#selection")
+    page.click("[data-region='simnpu_0']")
+    assert "5 times (known); times are for all" in page.text("#selection")

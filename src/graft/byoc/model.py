@@ -164,7 +164,10 @@ class Model:
     def deepen(self, site: int, most: float) -> None:
         """The regions on a site that any path to a node has, node by node."""
         here, total = self.here[site], self.launches[site]
-        depths = {node: self.programme.variable(upper=most) for node in sorted(self.between(here))}
+        depths = {
+            node: self.programme.variable(upper=most)
+            for node in sorted(_between(self.problem, here))
+        }
         for node, depth in depths.items():
             self.programme.at_least_zero(minus({depth: 1.0}, here[node]))
             self.programme.at_least_zero({total: 1.0, depth: -1.0})
@@ -182,18 +185,6 @@ class Model:
                     both = plus([here[before], here[after], {CONSTANT: -2.0}])
                     apart = minus({split: most}, scaled(both, most))
                     self.programme.at_least_zero(minus(apart, further))
-
-    def between(self, here: Sequence[Linear]) -> set[int]:
-        """Nodes that may run on a site, or lie on a path from one of them to another."""
-        below = {node for node, expression in enumerate(here) if expression}
-        above = set(below)
-        for before, after in sorted(self.problem.edges):
-            if before in below:
-                below.add(after)
-        for before, after in sorted(self.problem.edges, key=lambda edge: -edge[1]):
-            if after in above:
-                above.add(before)
-        return above & below
 
     def begin_stages(self) -> None:
         """Launch every stage that has nodes; a round without accelerators is not begun."""
@@ -293,6 +284,19 @@ class Model:
             if min(here) > 0.5:
                 splits[before, after] = values[split] > 0.5
         return splits
+
+
+def _between(problem: Problem, here: Sequence[Linear]) -> set[int]:
+    """Nodes that may run on a site, or lie on a path from one of them to another."""
+    below = {node for node, expression in enumerate(here) if expression}
+    above = set(below)
+    for before, after in sorted(problem.edges):
+        if before in below:
+            below.add(after)
+    for before, after in sorted(problem.edges, key=lambda edge: -edge[1]):
+        if after in above:
+            above.add(before)
+    return above & below
 
 
 def open_stages(problem: Problem, rounds: int) -> list[list[int]]:
