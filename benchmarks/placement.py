@@ -29,7 +29,6 @@ from graft.byoc.measure import samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, regions
 from graft.byoc.price import Pricing
 from graft.byoc.problem import Choice
-from graft.byoc.sizes import node_work
 from graft.cli.report import number, seconds_text
 from graft.ir.graph import Graph
 from graft.stages import import_graph, optimize
@@ -110,7 +109,7 @@ def placed(network: str, graph: Graph) -> Placed:
 def _scheme(found: Partition, choice: Choice) -> Scheme:
     offloaded = regions(found.placement, choice)
     inside = [node for _, nodes, _ in offloaded for node in nodes]
-    macs = {node: node_work(node).macs for node in found.candidates.nodes}
+    macs = found.candidates.macs
     return Scheme(
         len(offloaded),
         choice.seconds,

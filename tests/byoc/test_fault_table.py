@@ -23,19 +23,15 @@ from _pytest.mark import ParameterSet
 from tests.byoc.shaky import FAULTS, HARMLESS, IN_A_PROCESS, TOLD, Isolated, Shaky, fault
 
 import graft
-from graft.backends.host.backend import HostBackend
 from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
 from graft.byoc.contract import Backend
 from graft.byoc.discover import register_backend, unregister_backend
-from graft.byoc.executable import Settings
-from graft.byoc.isolate import isolated
-from graft.byoc.offload import offload
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType, tensor
 from graft.runtime.incidents import Fault, Incidents
-from graft.runtime.regions import Policy, Region, RegionWarning, incidents_of
+from graft.runtime.regions import Region, RegionWarning, incidents_of
 
 X = np.random.default_rng(0).standard_normal((3, 40), dtype=np.float32)
 DEADLINE = 0.5
@@ -43,7 +39,6 @@ AT_RUN_TIME = tuple(FAULTS)
 BEFORE = ("hangs at price", "hangs at compile", "hangs at load", "wrong numbers", "crash")
 SETTINGS = ("static", "symbolic", "loop", "file", "threads")
 UNTRIED = {
-    ("hangs at price", "loop"): "regions in loops are linked here, not priced",
     ("hangs with the interpreter's lock", "file"): "a worker of a file has 30 s to answer here",
 }
 
@@ -120,11 +115,11 @@ def network(*shape: Any) -> Graph:
     return build.build(build("sigmoid", build("exp", build("tanh", x))))
 
 
-def of_module(module: Any) -> Subject:
+def of_module(module: Any, expected: Callable[[Array], Array] = plain) -> Subject:
     def run(x: Array) -> Array:
         return np.asarray(module.run(None, {"x": x})[0])
 
-    return Subject(run, plain, module.regions)
+    return Subject(run, expected, module.regions)
 
 
 def compiled(graph: Graph, deadline: float = DEADLINE, threads: int = 1) -> Any:
@@ -134,41 +129,32 @@ def compiled(graph: Graph, deadline: float = DEADLINE, threads: int = 1) -> Any:
     return graft.compile(graph, "shaky", **options)
 
 
-def looped(backend: Backend, deadline: float = DEADLINE, threads: int = 1) -> Subject:
-    """Three times tanh and exp, of which the latter is a region."""
+def loop_network() -> Graph:
+    """Three times tanh and exp."""
     inner = Builder()
     inner.input("i", tensor("int64"))
     proceed = inner.input("proceed", tensor("bool"))
     value = inner.input("value", tensor("float32", 3, 40))
     body = inner.build(proceed, inner("exp", inner("tanh", value)))
-    exp = [node for node in body.nodes if node.op.name == "exp"]
-    host = HostBackend(Settings(threads=threads))
-    backends = {"shaky": isolated(backend, deadline=DEADLINE)}
-    linked = offload(body, [("shaky", exp)], backends, host, Policy(deadline=deadline))
     outer = Builder()
     x = outer.input("x", tensor("float32", 3, 40))
     count = outer.constant(np.array(3, np.int64))
-    (result,) = outer.call("loop", count, None, x, body=linked.graph, carried=1)
-    built = host.build(outer.build(result), linked.regions)
+    return outer.build(*outer.call("loop", count, None, x, body=body, carried=1))
 
-    def expected(x: Array) -> Array:
-        for _ in range(3):
-            x = np.exp(np.tanh(x))
-        return x
 
-    def run(x: Array) -> Array:
-        return np.asarray(built([x])[0])
-
-    return Subject(run, expected, linked.regions)
+def three_times(x: Array) -> Array:
+    for _ in range(3):
+        x = np.exp(np.tanh(x))
+    return x
 
 
 def subject(
     setting: str, backend: Backend, folder: Path, deadline: float = DEADLINE, threads: int = 1
 ) -> Subject:
     """The model in a setting; the backend is as it is told to be meanwhile."""
-    if setting == "loop":
-        return looped(backend, deadline, threads)
     register_backend(backend)
+    if setting == "loop":
+        return of_module(compiled(loop_network(), deadline, threads), three_times)
     if setting == "symbolic":
         return of_module(compiled(network(symbol("n"), 40), deadline, threads))
     module = compiled(network(3, 40), deadline, threads)

@@ -244,8 +244,9 @@ class Backend:
         raise UserError(f"'{self.name}' has no variants for sizes, which shapes= asks for")
 
     def time_groups(self, graph: Graph, inputs: Sequence[Array]) -> Mapping[str, Cost]:
-        """What parts of a graph take within a run of all of it, by the value that each makes: the
-        prices of whoever builds programs. Empty: the roofline has to do."""
+        """What parts of a graph, bodies included, take within a run of all of it, by the value that
+        each makes, with the executions that it had: the prices of whoever builds programs. Empty:
+        the roofline has to do."""
         return {}
 
     @property

@@ -304,6 +304,7 @@ def _region_rows(facts: FileFacts) -> Iterator[tuple[str, ...]]:
             backend = region["backend"] if kept is None else f"{kept.backend} {kept.version}"
             fallback = "the host runs it" if kept is not None and kept.host else "an error"
             label = f"{variant} {region['label']}".strip()
+            label += f" in {region['body']}" if region.get("body") else ""
             yield label, backend, number(len(region["nodes"])), number(region["macs"]), fallback
 
 
