@@ -251,16 +251,39 @@ def _is_closed(covered: set[Node], root: Node, graph: Graph) -> bool:
 
 def cheapest(graph: Graph, devices: Sequence[Device]) -> float:
     """The price of the best legal placement."""
+    return min(cheapest_by_spaces(graph, devices, None).values())
+
+
+def cheapest_with_body(graph: Graph, body: Graph, count: int, devices: Sequence[Device]) -> float:
+    """The same of a graph around a scan over so many slices, whose body captures one value: that is
+    brought once to each memory where the body reads it, unless it is there anyway."""
+    (scan,) = (node for node in graph.nodes if bodies_of(node))
+    around = cheapest_by_spaces(graph, devices, scan.args[-1])
+    inside = cheapest_by_spaces(body, devices, body.inputs[-1], counts=False)
+    return min(
+        outer + count * inner + devices[0].latency * len(wanted - there - {HOST_SPACE})
+        for there, outer in around.items()
+        for wanted, inner in inside.items()
+    )
+
+
+def cheapest_by_spaces(
+    graph: Graph, devices: Sequence[Device], value: Value | None, counts: bool = True
+) -> dict[frozenset[str], float]:
+    """The price of the best legal placement for each set of memories that hold a value. Unless it
+    `counts`, bringing it there is for nothing."""
     nodes = [node for node in graph.nodes if node.op.name != "constant"]
     options = sorted(
         candidates(graph, devices), key=lambda option: (option[0], option[2], len(option[1]))
     )
-    return min(
-        sum(seconds for _, _, seconds in cover)
-        + _transfers(graph, cover, devices)
-        + _launches(graph, cover, devices)
-        for cover in _covers(nodes, options)
-    )
+    best: dict[frozenset[str], float] = {}
+    for cover in _covers(nodes, options):
+        carried = _transfers(graph, cover, devices)
+        there = frozenset(carried[value][1]) if value is not None else frozenset()
+        price = sum(seconds for _, _, seconds in cover) + _launches(graph, cover, devices)
+        price += sum(own for one, (own, _) in carried.items() if counts or one is not value)
+        best[there] = min(price, best.get(there, float("inf")))
+    return best
 
 
 def _covers(nodes: Sequence[Node], options: Sequence[Candidate]) -> Iterator[tuple[Candidate, ...]]:
@@ -274,10 +297,13 @@ def _covers(nodes: Sequence[Node], options: Sequence[Candidate]) -> Iterator[tup
                 yield (option, *others)
 
 
-def _transfers(graph: Graph, cover: Sequence[Candidate], devices: Sequence[Device]) -> float:
+def _transfers(
+    graph: Graph, cover: Sequence[Candidate], devices: Sequence[Device]
+) -> dict[Value, tuple[float, set[str]]]:
+    """Per value, what carrying it takes, and the memories that it is made or read in."""
     spaces = {HOST_BACKEND: HOST_SPACE, **{device.name: device.space for device in devices}}
     where = {node: spaces[name] for name, nodes, _ in cover for node in nodes}
-    total = 0.0
+    result: dict[Value, tuple[float, set[str]]] = {}
     for value in (*graph.inputs, *(v for node in where for v in node.outputs)):
         producer = graph.producers.get(value)
         made = HOST_SPACE if producer is None else where[producer]
@@ -285,8 +311,9 @@ def _transfers(graph: Graph, cover: Sequence[Candidate], devices: Sequence[Devic
         wanted |= {HOST_SPACE} if value in graph.outputs else set()
         latency = devices[0].latency
         crossings = [space for space in (*(wanted - {made}),) if space != HOST_SPACE]
-        total += latency * (len(crossings) + (made != HOST_SPACE and bool(wanted - {made})))
-    return total
+        price = latency * (len(crossings) + (made != HOST_SPACE and bool(wanted - {made})))
+        result[value] = price, wanted | {made}
+    return result
 
 
 def _launches(graph: Graph, cover: Sequence[Candidate], devices: Sequence[Device]) -> float:

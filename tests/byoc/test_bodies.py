@@ -25,7 +25,7 @@ from tests.byoc.fakes import Fake, flat
 from tests.byoc.test_transfers import Counting, Remote
 
 import graft
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UserError
 from graft.byoc.contract import Limits, Runner
 from graft.byoc.discover import register_backend, unregister_backend
@@ -227,6 +227,53 @@ def test_transfers_are_instructions_of_the_body() -> None:
         assert not module.incidents
     finally:
         unregister_backend("remote")
+
+
+CAPTURING = """net (float[3, 5] x, float[3, 5] k) => (float[3, 5] y)
+    <int64 trip = {4}, bool go = {1}> {
+    b = Exp (k)
+    y = Loop (trip, go, x) <body = step (int64 i, bool c, float[3, 5] s)
+        => (bool c2, float[3, 5] s2) {
+        c2 = Identity (c)
+        m = Mul (s, b)
+        s2 = Tanh (m)
+    }>
+}"""
+
+
+@pytest.mark.parametrize(("made_there", "uploads"), [(False, 1), (True, 1)])
+def test_captures_are_brought_once(made_there: bool, uploads: int) -> None:
+    """To a device where nothing has brought them yet: `b` itself, or `k`, of which it is made."""
+    card = Counting()
+    register_backend(Remote("remote", card, "exp", "tanh", "multiply"))
+    try:
+        pins = ["m=remote", "s2=remote", f"b={'remote' if made_there else 'host'}"]
+        options: dict[str, Any] = {"threads": 1, "verify": "off", "pins": pins}
+        module = graft.compile(model(CAPTURING), "remote", **options)
+        card.log.clear()
+        feeds = {name: DRAW.standard_normal((3, 5)).astype(np.float32) for name in ("x", "k")}
+        check(module, CAPTURING, feeds)
+        assert card.log.count("upload") == 4 + uploads
+        assert card.log.count("download") == 4 + made_there
+        card.log.clear()
+        check(module, CAPTURING, feeds)
+        assert "allocate" not in card.log  # tensors are used again
+    finally:
+        unregister_backend("remote")
+
+
+def test_captures_are_priced_once() -> None:
+    limits = Limits(space="card", latency=1e-5, bytes_per_second=1e6)
+    backend = Inner("multiply", "tanh", limits=limits)
+    flows = {flow.name: flow for flow in placed(CAPTURING, backend).placement.problem.flows}
+    size = 3 * 5 * 4
+    assert flows["b"].bring[1] == pytest.approx(1e-5 + size / 1e6)
+    assert flows["s"].bring[1] == pytest.approx(4 * (1e-5 + size / 1e6))
+    assert len(flows["b"].consumers) == 2  # the loop, and the product in it
+    # what has to be converted in the body is brought in every iteration
+    converted = Inner("multiply", limits=Limits(space="card", latency=1e-5, dtype=DType.FLOAT16))
+    names = [flow.name for flow in placed(CAPTURING, converted).placement.problem.flows]
+    assert names.count("b") + names.count("b_1") == 2
 
 
 def test_a_device_that_is_lost_in_a_loop() -> None:

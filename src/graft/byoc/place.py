@@ -18,9 +18,10 @@ from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits
 from graft.byoc.price import peak_rates
 from graft.byoc.problem import HOST, Flow, Option, Problem, Site
 from graft.byoc.region import is_constant
-from graft.byoc.scopes import Scope
+from graft.byoc.scopes import Scope, captures_of
 from graft.byoc.sizes import constant_bytes, value_bytes
 from graft.ir.graph import Node, Value
+from graft.ir.types import TensorType
 from graft.runtime.regions import HOST_SPACE
 
 # Seconds to leave native code for a region and come back, whatever the backend.
@@ -77,7 +78,9 @@ def placement_of(
     )
     limits_of = [host, *(_limits_with(backends, form) for form in forms[1:])]
     held = tuple(constant_bytes(node, scope.graph) for node, scope in candidates.scope_of.items())
-    flows = [flow for scope in candidates.scopes for flow in _flows(scope, number, limits_of)]
+    captures = _captures(candidates, number, limits_of[1:])
+    scopes = candidates.scopes
+    flows = [flow for one in scopes for flow in _flows(one, number, limits_of, captures)]
     if any(site.capacity is not None for site in sites.values()):
         flows += _order(candidates, number, len(forms))
     problem = Problem(tuple(sites.values()), len(number), options, tuple(flows), held)
@@ -124,18 +127,56 @@ def _limits_with(backends: Sequence[Backend], form: Form) -> Limits:
     return next(backend.limits for backend in backends if form_of(backend.limits) == form)
 
 
-def _flows(scope: Scope, number: Mapping[Node, int], limits: Sequence[Limits]) -> Iterator[Flow]:
+@dataclass(frozen=True)
+class _Captures:
+    """Values that loops and scans capture: their readers in bodies, and the bodies' inputs that
+    they are. A device gets them once for all iterations, so that each is one value."""
+
+    readers: Mapping[Value, Sequence[int]]
+    inputs: frozenset[Value]
+
+
+def _captures(
+    candidates: Candidates, number: Mapping[Node, int], others: Sequence[Limits]
+) -> _Captures:
+    readers: dict[Value, list[int]] = {}
+    sources: dict[Value, Value] = {}  # inputs of bodies -> what they are in an outer scope
+    for scope in candidates.scopes:
+        pairs = () if scope.owner is None else captures_of(scope.owner, scope.graph)
+        for inner, outer in pairs:
+            if _is_kept(inner, outer, others):
+                sources[inner] = sources.get(outer, outer)
+                users = scope.graph.users.get(inner, ())
+                readers.setdefault(sources[inner], []).extend(number[user] for user in users)
+    return _Captures(readers, frozenset(sources))
+
+
+def _is_kept(inner: Value, outer: Value, others: Sequence[Limits]) -> bool:
+    """Whether a device keeps a capture over iterations: it has one size, and nothing converts it
+    in the body."""
+    is_static = isinstance(inner.type, TensorType) and inner.type.is_static
+    return is_static and inner.type == outer.type and not any(converts(inner, o) for o in others)
+
+
+def _flows(
+    scope: Scope,
+    number: Mapping[Node, int],
+    limits: Sequence[Limits],
+    captures: _Captures,
+) -> Iterator[Flow]:
     """The values of a scope. What a body gets and gives is in the host's memory, where programs
-    slice, carry and stack it, so that it is brought and fetched anew in every execution."""
+    slice, carry and stack it, so that it is brought and fetched anew in every execution; but what
+    loops and scans capture is brought once for all iterations."""
     graph, host, others = scope.graph, limits[0], limits[1:]
     returned, count = set(graph.outputs), scope.executions.count
     for value in graph.values:
         if is_constant(value, graph):
             continue
         producer = graph.producers.get(value)
-        consumers = tuple(number[user] for user in graph.users.get(value, ()))
+        own = (number[user] for user in graph.users.get(value, ()))
+        consumers = (*own, *captures.readers.get(value, ()))
         leaves = value in returned
-        if producer is None and not consumers:
+        if value in captures.inputs or (producer is None and not consumers):
             continue
         inner = [count * carry_seconds(value, form, host) for form in others]
         outer = [count * carry_seconds(value, form, host, in_rows=True) for form in others]

@@ -90,6 +90,20 @@ def operands_of(node: Node, body: Graph) -> tuple[tuple[Value, Value], ...]:
     return tuple((inner, outer) for inner, outer in pairs if outer is not None)
 
 
+def captures_of(node: Node, body: Graph) -> tuple[tuple[Value, Value], ...]:
+    """The inputs of a loop's or scan's body that are the same in every iteration, with the operands
+    that they are; none of a branch, which may not be executed at all."""
+    match node.attrs:
+        case LoopAttrs() as attrs:
+            own = 2 + attrs.carried
+        case ScanAttrs() as attrs:
+            own = attrs.carried + attrs.num_scan_inputs
+        case _:
+            return ()
+    pairs = dict(operands_of(node, body))
+    return tuple((value, pairs[value]) for value in body.inputs[own:] if value in pairs)
+
+
 def scopes_of(
     graph: Graph, timings: Timings | None = None, closed: Collection[Node] = ()
 ) -> Iterator[Scope]:

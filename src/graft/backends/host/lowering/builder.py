@@ -215,7 +215,8 @@ class _BlockBuilder:
         self._ranges = IndexRanges(self._graph)
         self._numbers: dict[Value, int] = {}
         self._steps: list[Instruction] = []
-        self._devices = DeviceValues(self._graph, compiler.spaces, self._table, self._number)
+        numbers = self._table, self._number
+        self._devices = DeviceValues(self._graph, compiler.spaces, *numbers, self._steps)
         constants = self._graph.constants
         self._constants = {value: literal.array for value, literal in constants.items()}
 
@@ -232,7 +233,7 @@ class _BlockBuilder:
             else:
                 (node,) = part.nodes
                 if self._compiler.runner(node) is not None:
-                    self._steps += self._region(node)
+                    self._region(node)
                 else:
                     self._steps.append(self._instruction(node, part, reasons[node]))
         return Block(inputs, tuple(self._steps), self._numbered(graph.outputs))
@@ -294,13 +295,11 @@ class _BlockBuilder:
         unsized = "the extents of its result are data, and there is no size function for them"
         return self._evaluate(node, reason or unsized, location)
 
-    def _region(self, node: Node) -> list[Instruction]:
+    def _region(self, node: Node) -> None:
         runner = self._compiler.runner(node)
         assert runner is not None
         self._built.functions[node.attrs.label] = runner
-        call, instructions = self._devices.call(node)
-        self._built.makes.append((call, node.output.name))
-        return instructions
+        self._built.makes.append((self._devices.call(node), node.output.name))
 
     def _evaluate(self, node: Node, reason: str, location: Location) -> Evaluate:
         name = f"{node.op.name} {len(self._built.evaluators)}"
@@ -380,7 +379,12 @@ class _BlockBuilder:
         dims = {name: dim for name, dim in meaning.items() if symbols_of(dim) <= known}
         own = adopt(graph, dims, known, self._program.symbols)
         builder = _BlockBuilder(self._program, own, known, self._numbered(captures))
-        return builder.block(len(graph.inputs) - len(captures))
+        count = len(graph.inputs) - len(captures)
+        if node.op.name != "if":  # which may not come to it
+            inner = builder._graph.inputs[count:]
+            captured = dict(zip(inner, captures, strict=True))
+            builder._devices.repeat_within(self._devices, captured)
+        return builder.block(count)
 
     def _if(self, node: Node, known: frozenset[str]) -> If:
         condition, *captures = node.args
