@@ -10,6 +10,7 @@ from tests.byoc import body_models
 from tests.byoc.explained import STRANGE, explained, network
 from tests.cli.tiny import TWO_INPUTS, saved
 
+import graft
 from graft.cli.explain import page
 from graft.cli.main import main
 
@@ -89,6 +90,15 @@ def test_bodies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Loop_0/body  4 times (known)" in output
     output = told(capsys, str(path), "--target", "simnpu,host", "--node", "e")
     assert "Loop_0/body, 4 times (known)" in output
+
+
+def test_a_file_with_a_region_in_a_body(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = body_models.LOOP.replace("Exp (s)", "Relu (s)")
+    module = graft.compile(body_models.model(text), "simnpu", pins=["e=simnpu"], threads=1)
+    module.save(tmp_path / "model.graft")
+    output = told(capsys, str(tmp_path / "model.graft"))
+    assert "simnpu_0 in Loop_0/body" in output
+    assert "between segments        0        0 B       128 B" in output
 
 
 def test_a_misspelt_node(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,11 +114,16 @@ class FileFacts:
         result: list[Memory] = []
         for variant, block in variant_blocks(self.program).items():
             segments = [one for one in p.walk(block) if isinstance(one, p.Segment)]
+            devices = _device_bytes(block, self.program)
             if any(_shares(segment) for segment in segments):
-                result.append(_shared_memory(variant or "0", block, segments, self.program))
+                result.append(_shared_memory(variant or "0", devices, segments, self.program))
                 segments = [one for one in segments if not _shares(one)]
+                devices = 0
             for position, segment in enumerate(segments, start=len(result)):
                 result.append(_memory(f"{variant} {position}".strip(), segment, self.program))
+            if devices:
+                name = f"{variant} between segments".strip()
+                result.append(Memory(name, 0, 0, 0, 0, devices))
         return result
 
     @property
@@ -183,19 +188,24 @@ def _memory(name: str, segment: p.Segment, program: Program) -> Memory:
     return Memory(name, len(segment.calls), text if arena is None else arena, scratch, own, 0)
 
 
-def _shared_memory(
-    name: str, block: p.Block, segments: Sequence[p.Segment], program: Program
-) -> Memory:
-    """Of segments with what other backends run between them."""
+def _device_bytes(block: p.Block, program: Program) -> int:
+    """Bytes of the values in the memory of devices."""
     written = {number for one in p.walk(block) for number in p.writes(one)}
     values = [program.values[number] for number in written]
+    return sum(nbytes_of(value) for value in values if value.space)
+
+
+def _shared_memory(
+    name: str, devices: int, segments: Sequence[p.Segment], program: Program
+) -> Memory:
+    """Of segments with what other backends run between them."""
     return Memory(
         name,
         sum(len(segment.calls) for segment in segments),
         arena_bytes(program) or 0,
         _sole(tuple(size for segment in segments for size in segment.scratch)),
         _constants(segments, program),
-        sum(nbytes_of(value) for value in values if value.space),
+        devices,
     )
 
 

@@ -9,14 +9,15 @@ there is no device value, and the region copies its operands itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from graft.backends.host.lowering.emit import region_title
 from graft.backends.host.lowering.values import Values
+from graft.backends.reference.stored import value_of
 from graft.base.errors import Location
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.program.instructions import Instruction, RegionCall, Transfer
-from graft.program.program import Value as ProgramValue
 
 Numbers = Callable[[Value], int]
 
@@ -77,7 +78,7 @@ class DeviceValues:
         return self._spaces.get(node.attrs.label, "") if is_static else ""
 
     def _add(self, value: Value, space: str) -> int:
-        there = ProgramValue("", value.dtype, value.shape, space=space)
+        there = replace(value_of(value), name="", space=space)
         self._there[value, space] = self._values.add(there)
         return self._there[value, space]
 
