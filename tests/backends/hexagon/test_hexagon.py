@@ -360,7 +360,8 @@ def test_the_authors_kit() -> None:
 
 def test_refusals_carry_the_reason() -> None:
     builder = Builder()
-    x, y = builder.input("x", tensor("float64", 3)), builder.input("y", tensor("float32", symbol("n")))
+    x = builder.input("x", tensor("float64", 3))
+    y = builder.input("y", tensor("float32", symbol("n")))
     graph = builder.build(builder("exp", x), builder("exp", y))
     refused = find_candidates(graph, [Hexagon()]).refused_matches
     reasons = [one.reason for node in graph.nodes for one in refused.get(node, ())]

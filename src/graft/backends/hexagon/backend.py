@@ -29,10 +29,11 @@ _UNITS = (
     *("nn.max_pool2d", "nn.avg_pool2d", "mean", "nn.softmax"),
     *("reshape", "squeeze", "expand_dims", "transpose", "strided_slice"),
 )
-# An expression that is too large where all of it is computed in one place; then operators without
+# Expressions that are too large where all of them is computed in one place; then operators without
 # tensors of these types to read.
 _LEFT_OUT = (
-    *("grid_sample", "arange", "eye", "full", "mel_weight_matrix", "nlp.tfidf", "out_of_range"),
+    *("grid_sample", "nn.deformable_conv2d"),
+    *("arange", "eye", "full", "mel_weight_matrix", "ml.label_map", "nlp.tfidf", "out_of_range"),
     *("mixed.conv1d", "mixed.conv2d", "mixed.conv3d", "mixed.dense"),
 )
 _MEMORY = 256 << 20  # bytes of DDR that a process of the DSP gets, code and stack aside
@@ -92,9 +93,9 @@ def _packed(plan: Plan) -> bytes:
 
 def _inexpressible(node: Node) -> str:
     """Why there is no kernel for a node."""
-    if node.op.name == "resize" and node.attrs.method != "nearest":
-        if not node.output.dtype.is_float:
-            return "means of integers are rounded as the last bit of a float has it"
+    interpolates = node.op.name == "resize" and node.attrs.method != "nearest"
+    if interpolates and not node.output.dtype.is_float:
+        return "means of integers are rounded as the last bit of a float has it"
     tensors = [
         None if value is None else placeholder(f"a{number}", shape_of(value), value.dtype)
         for number, value in enumerate(node.inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from graft.backends.hexagon.units import (
 )
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
+from graft.ops.window import WindowAttrs
 
 if TYPE_CHECKING:
     from graft.backends.hexagon.plan import Planner
@@ -40,10 +41,11 @@ def _convolution(planner: Planner, unit: Unit) -> None:
     data, attrs = unit.coded(core.args[0]), core.attrs
     weights = _weights(unit, core, shape_of(core.output)[1])
     (_, channels, *_), (outputs, inputs, *kernel) = shape_of(data.value), weights.shape
+    counts = list(shape_of(core.output)[2:])
     sums = _Sums(unit, data, weights, bias, bounds)
     if attrs.groups == 1:
         wide = -(-channels // _WORD) * _WORD
-        name, window = _windows(planner, core, data, kernel, wide)
+        name, window = _windows(planner, data, attrs, counts, kernel, wide)
         shape = (outputs, kernel[0], kernel[1], wide)
         filled = np.zeros(shape, np.int8)
         filled[..., :channels] = weights.transpose(0, 2, 3, 1)
@@ -51,7 +53,7 @@ def _convolution(planner: Planner, unit: Unit) -> None:
         return
     if attrs.groups != channels or outputs != channels or inputs != 1:
         raise NoIntegerFormError
-    name, window = _windows(planner, core, data, kernel, channels)
+    name, window = _windows(planner, data, attrs, counts, kernel, channels)
     kernel_ = window_kernel(window, channels, sums.codes, is_weighted=True)
     by_tap = weights.reshape(channels, -1).T.astype(np.int8)
     numbers = (_filled(one, VECTOR) for one in (sums.bias, sums.multiplier))
@@ -141,13 +143,17 @@ def _weights(unit: Unit, core: Node, outputs: int) -> Array:
 
 
 def _windows(
-    planner: Planner, core: Node, data: Coded, kernel: list[int], wide: int, fill: int | None = None
+    planner: Planner,
+    data: Coded,
+    attrs: Any,  # of a convolution or a pool
+    counts: list[int],
+    kernel: list[int],
+    wide: int,
+    fill: int | None = None,
 ) -> tuple[str, Window]:
     """Unsigned images with all that windows reach, `wide` channels each, and the windows there."""
-    attrs, (_, _, rows, columns) = core.attrs, shape_of(core.output)
-    images, channels, *extents = shape_of(data.value)
-    after = []
-    for axis, count in enumerate((rows, columns)):
+    (images, channels, *extents), (rows, columns), after = shape_of(data.value), counts, list[int]()
+    for axis, count in enumerate(counts):
         last = (count - 1) * attrs.strides[axis] + attrs.dilation[axis] * (kernel[axis] - 1)
         after.append(max(0, last + 1 - extents[axis] - attrs.padding[axis]))
     pads = (attrs.padding[0], attrs.padding[1], after[0], after[1])
@@ -188,31 +194,36 @@ def _unsigned(
 @lowers("nn.max_pool2d", "nn.avg_pool2d", "mean")
 def _pool(planner: Planner, unit: Unit) -> None:
     core, _, bounds = unit.stripped()
-    data, result = unit.coded(core.args[0]), storage_of(unit.result)
+    data, attrs, is_max = unit.coded(core.args[0]), core.attrs, core.op.name == "nn.max_pool2d"
     if len(shape_of(data.value)) != 4:
         raise NoIntegerFormError
-    images, channels, *extents = shape_of(data.value)
-    zero = data.single[1] - int(np.iinfo(data.value.dtype.numpy).min)
-    is_max, attrs = core.op.name == "nn.max_pool2d", core.attrs
+    _, channels, *extents = shape_of(data.value)
     if core.op.name == "mean":
         if sorted(axis % 4 for axis in attrs.axes or ()) != [2, 3]:
             raise NoIntegerFormError
-        kernel, (rows, columns) = extents, extents
-        border = Border((images, rows, columns, channels), (0, 0, 0, 0), channels)
-        name = planner.require(data.value, storage_of(data.value))
-        name, line = _unsigned(planner, name, data, border), columns * channels
-        window = Window((images, 1, 1), (rows * line, 0, 0), (rows, columns), (line, channels))
+        kernel, counts, attrs = extents, [1, 1], WindowAttrs((1, 1), (0, 0, 0, 0), (1, 1))
     else:
-        kernel = list(attrs.pool_size)
-        name, window = _windows(planner, core, data, kernel, channels, 0 if is_max else None)
-        is_padded = window.steps[0] > 0 and window.steps[0] != math.prod(extents) * channels
-        whole = is_max or not is_padded or (attrs.count_include_pad and not attrs.ceil_mode)
-        if not whole:
+        kernel, counts = list(attrs.pool_size), list(shape_of(core.output)[2:])
+        if is_max and not _touches_image(attrs, counts, kernel, extents):
             raise NoIntegerFormError
+    name, window = _windows(planner, data, attrs, counts, kernel, channels, 0 if is_max else None)
+    is_padded = window.steps[0] not in (0, math.prod(extents) * channels)
+    if is_padded and not (is_max or (attrs.count_include_pad and not attrs.ceil_mode)):
+        raise NoIntegerFormError
     count = 1 if is_max else math.prod(kernel)
-    factor = np.full(channels, unit.scale_to(data) / count)
-    codes, multiplier = unit.codes(factor, 255 * count, bounds)
+    codes, multiplier = unit.codes(
+        np.full(channels, unit.scale_to(data) / count), 255 * count, bounds
+    )
+    zero = data.single[1] - int(np.iinfo(data.value.dtype.numpy).min)
     bias = np.full(channels, -zero * count, np.int32)
     made = window_kernel(window, channels, codes, is_max=is_max)
     constants = [planner.constant(_filled(one, VECTOR)) for one in (bias, multiplier)]
-    planner.step(made, (name, *constants, planner.make(unit.result, result)))
+    planner.step(made, (name, *constants, planner.make(unit.result, storage_of(unit.result))))
+
+
+def _touches_image(attrs: Any, counts: list[int], kernel: list[int], extents: list[int]) -> bool:
+    """Whether no window lies on nothing but padding, of which the largest is minus infinity."""
+    first = all(pad < taps for pad, taps in zip(attrs.padding, kernel, strict=False))
+    ends = zip(counts, attrs.strides, attrs.padding, extents, strict=False)
+    last = all((count - 1) * stride - pad < extent for count, stride, pad, extent in ends)
+    return first and last and (set(attrs.dilation) == {1} or not any(attrs.padding))

@@ -39,7 +39,6 @@ class Plan:
     """Steps on an arena that begins with the constants; where inputs and outputs lie there."""
 
     steps: tuple[Step, ...]
-    labels: tuple[str, ...]
     constants: bytes
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -62,19 +61,18 @@ class Planner:
         self._sizes: dict[str, int] = {}
         self._constants: dict[str, Array] = {}
         self._steps: list[tuple[Function, tuple[str, ...]]] = []
-        self._labels: list[str] = []
-        self._label, self._scalar_work = "", 0
+        self._scalar_work = 0
 
     def run(self) -> Plan:
         for value in self.graph.inputs:
             self.make(value, Storage.row_major(value.dtype, shape_of(value)))
         for node, unit in self._parts():
-            self._label = f"%{node.output.name}"
+            planned = len(self._steps)
             if unit is None:
                 self._plain(node)
             elif not lower_unit(self, unit):
+                del self._steps[planned:]
                 self._express(unit.nodes)
-        self._label = "copy"
         outputs = [
             self.require(value, Storage.row_major(value.dtype, shape_of(value)))
             for value in self.graph.outputs
@@ -138,7 +136,6 @@ class Planner:
         rest = buffers_of(function)[len(buffers) :]
         sizes = (_count(one) * byte_size(one.dtype) for one in rest)
         self._steps.append((function, (*buffers, *map(self.own, sizes))))
-        self._labels.append(self._label)
 
     def compute(self, tensors: Tensors, result: Tensor, value: Value) -> None:
         """The step that computes a value by its tensor expression."""
@@ -199,7 +196,6 @@ class Planner:
         steps = [Step(kernel, tuple(offsets[n] for n in names)) for kernel, names in self._steps]
         return Plan(
             tuple(steps),
-            tuple(self._labels),
             bytes(stored),
             tuple(offsets[name] for name in inputs),
             tuple(offsets[name] for name in outputs),
