@@ -66,7 +66,8 @@ def run(function: Function, **arrays: Array) -> Array:
 
 def codes_of(sums: Array, multiplier: Array, codes: Codes) -> Array:
     scaled = (sums.astype(np.int64) << codes.left) * multiplier / 2.0 ** (32 + codes.right)
-    return np.clip(np.floor(scaled + 0.5) + codes.zero, codes.low, codes.high)
+    result: Array = np.clip(np.floor(scaled + 0.5) + codes.zero, codes.low, codes.high)
+    return result
 
 
 def test_products_use_vectors_of_128_bytes() -> None:
@@ -167,7 +168,8 @@ class Unit:
         (result,) = evaluate(self.exact.build(exact), floats)
         steps = np.floor(np.asarray(result) / np.float64(np.float32(SCALES["out"])) + 0.5)
         info = np.iinfo(self.dtype)
-        return np.clip(steps + self.zero("out"), info.min, info.max).astype(self.dtype)
+        codes: Array = np.clip(steps + self.zero("out"), info.min, info.max).astype(self.dtype)
+        return codes
 
 
 def nhwc(array: Array) -> Array:
@@ -234,6 +236,10 @@ VECTORS: dict[str, tuple[Make, list[str]]] = {
         _on("nn.max_pool2d", IMAGE, pool_size=(3, 2), strides=(2, 2), padding=(1, 0, 1, 0)),
         ["border", "window"],
     ),
+    "concatenate": (
+        _on("concatenate", IMAGE, (1, 3, 9, 8), axis=1),
+        ["pointwise", "pointwise", "join"],
+    ),
     "relu": (_on("nn.relu", IMAGE), ["pointwise"]),
     "clip": (_on("clip", IMAGE, a_min=-0.5, a_max=1.0), ["pointwise"]),
 }
@@ -242,7 +248,7 @@ OTHERS: dict[str, Make] = {
     "average": _on("nn.avg_pool2d", IMAGE, pool_size=(2, 3), strides=(2, 2)),
     "mean": _on("mean", IMAGE, axes=(2, 3), keepdims=True),
     "broadcast": _on("multiply", IMAGE, (1, 5, 1, 8)),
-    "concatenate": _on("concatenate", IMAGE, (1, 3, 9, 8), axis=1),
+    "rows": _on("concatenate", IMAGE, (1, 5, 2, 8), axis=2),
     "reshape": _on("reshape", IMAGE, shape=(1, 360)),
     "transpose": _on("transpose", IMAGE, axes=(0, 2, 1, 3)),
     "slice": _on("strided_slice", IMAGE, begin=(1, 2), end=(4, 9), axes=(1, 2)),

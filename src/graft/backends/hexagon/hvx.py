@@ -259,3 +259,17 @@ def border_kernel(border: Border, dtype: DType, fill: int) -> Function:
             fill_up(target + (left + columns) * wide, right * wide)
         fill_up(first + (rows + top) * row_bytes, bottom * row_bytes)
     return kernel.function("border")
+
+
+def join_kernel(dtype: DType, rows: int, widths: tuple[int, ...]) -> Function:
+    """Concatenates along the last axis: rows of several tensors side by side."""
+    kernel, total = Kernel(), sum(widths)
+    parts = [kernel.parameter(f"data{n}", dtype, rows * one) for n, one in enumerate(widths)]
+    result = kernel.parameter("result", dtype, rows * total)
+    with kernel.loop(rows) as row:
+        for number, (part, width) in enumerate(zip(parts, widths, strict=True)):
+            start = row * total + sum(widths[:number])
+            with kernel.loop(-(-width // VECTOR)) as block:
+                codes = vector(part, row * width + block * VECTOR, VECTOR)
+                kernel.store(result, start + block * VECTOR, codes)
+    return kernel.function("join")

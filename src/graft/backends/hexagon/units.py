@@ -16,7 +16,7 @@ import numpy as np
 
 from graft.backends.cuda.storage import CHANNELS_LAST, Storage
 from graft.backends.cuda.tensors import Tensors
-from graft.backends.hexagon.hvx import Codes, Operand8, pointwise_kernel
+from graft.backends.hexagon.hvx import Codes, Operand8, join_kernel, pointwise_kernel
 from graft.base.dtypes import Array, DType
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Node, Value
@@ -213,24 +213,28 @@ def _scaled_operands(
 def _move(planner: Planner, unit: Unit) -> None:
     """Movement of codes; those of other parameters than the result's are requantised before."""
     core, _, bounds = unit.stripped()
-    sources, tensors = [unit.coded(one) for one in core.args], Tensors(planner)
     if bounds != (-math.inf, math.inf) or len(core.outputs) > 1:
         raise NoIntegerFormError
-    dtype, inputs = unit.result.dtype, []
-    for source in sources:
-        if source.parameters == unit.target.parameters:
-            inputs.append(tensors.get(source.value))
-            continue
-        storage, (_, zero) = storage_of(source.value, dtype), source.single
-        codes, factor = unit.codes(np.array([unit.scale_to(source)]), 255, bounds)
-        operand = Operand8(source.value.dtype, zero)
-        kernel = pointwise_kernel((operand,), math.prod(storage.shape), codes, int(factor[0]))
-        moved = Value(f"{source.value.name}_moved", TensorType(dtype, storage.shape))
-        name = planner.require(source.value, storage_of(source.value))
-        planner.step(kernel, (name, planner.make(moved, storage)))
-        inputs.append(tensors.get(moved))
-    types = [TensorType(dtype, shape_of(unit.result))]
-    results = express_op(core.op, core.attrs, inputs, types, "moved")
+    dtype, moved = unit.result.dtype, list[Value]()
+    for source in map(unit.coded, core.args):
+        moved.append(source.value)
+        if source.parameters != unit.target.parameters:
+            storage, (_, zero) = storage_of(source.value, dtype), source.single
+            codes, factor = unit.codes(np.array([unit.scale_to(source)]), 255, bounds)
+            operands = (Operand8(source.value.dtype, zero),)
+            kernel = pointwise_kernel(operands, math.prod(storage.shape), codes, int(factor[0]))
+            moved[-1] = Value(f"{source.value.name}_moved", TensorType(dtype, storage.shape))
+            name = planner.require(source.value, storage_of(source.value))
+            planner.step(kernel, (name, planner.make(moved[-1], storage)))
+    storage, rank = storage_of(unit.result), len(shape_of(unit.result))
+    if core.op.name == "concatenate" and core.attrs.axis % rank == storage.order[-1]:
+        widths = tuple(shape_of(one)[core.attrs.axis] for one in moved)
+        names = [planner.require(one, storage_of(one)) for one in moved]
+        kernel = join_kernel(dtype, math.prod(storage.shape) // sum(widths), widths)
+        planner.step(kernel, (*names, planner.make(unit.result, storage)))
+        return
+    tensors, types = Tensors(planner), [TensorType(dtype, storage.shape)]
+    results = express_op(core.op, core.attrs, [tensors.get(one) for one in moved], types, "moved")
     if isinstance(results, Unexpressed):
         raise NoIntegerFormError
     planner.compute(tensors, results[0], unit.result)
