@@ -36,7 +36,7 @@ from graft.ir.types import tensor
 from graft.llvm.codegen import optimized_module, target_machine
 from graft.llvm.compile import processor_of
 from graft.loop.interpret import interpret
-from graft.loop.ir import Function
+from graft.loop.ir import Const, Function
 from graft.stages import import_graph, optimize, place
 
 LACKING = runtime.missing()
@@ -56,7 +56,9 @@ def run(function: Function, **arrays: Array) -> Array:
     """What loop IR means, on buffers with the slack behind them."""
     given: dict[str, Array] = {}
     for buffer in buffers_of(function):
-        given[buffer.name] = np.zeros(int(str(buffer.extents[0].value)), buffer.dtype.numpy)  # type: ignore[union-attr]
+        (extent,) = buffer.extents
+        assert isinstance(extent, Const)
+        given[buffer.name] = np.zeros(int(extent.value), buffer.dtype.numpy)
         if buffer.name in arrays:
             flat = arrays[buffer.name].ravel()
             given[buffer.name][: flat.size] = flat
