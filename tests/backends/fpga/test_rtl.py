@@ -25,7 +25,7 @@ from graft.stages import import_graph, optimize, place
 
 LACKING = runtime.missing()
 needs_verilator = pytest.mark.skipif(bool(LACKING), reason=LACKING or "nothing is missing")
-# Sums of two tensors are made with factors of 20 bits, so that they may round another way where
+# Sums of two tensors are made with factors of 22 bits, so that they may round another way where
 # they lie within 2**-13 steps of a half.
 ROUNDED = ("add", "subtract", "residual")
 

@@ -24,7 +24,7 @@ from graft.byoc.formats.quantized import ACTIVATIONS
 from graft.ir.graph import Graph, Node, Value
 
 _SHIFT = 128  # from uint8 to int8
-_FACTOR_BITS = 20  # of factors that tensors are multiplied by before they are added
+_FACTOR_BITS = 22  # of factors that tensors are multiplied by before they are added
 _DIGIT = 128  # base of such factors, where they differ from channel to channel
 _MOST_SHIFT = 62
 _MOST_SUM = (1 << 31) - 1
