@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from tests.byoc.fakes import Fake, flat
 
 import graft
 from graft.base.dtypes import Array, DType
+from graft.base.errors import GraftError
 from graft.byoc.boundary import HOST_FORM, Form, form_of, in_wished_form, wished, with_wishes
+from graft.byoc.candidates import placeable
 from graft.byoc.contract import Limits
 from graft.byoc.discover import register_backend, unregister_backend
 from graft.byoc.formats.onnx_model import to_onnx
@@ -213,6 +216,51 @@ def test_constants_are_converted_once() -> None:
     graph = build.build(build("nn.relu", build("multiply", x, scale)))
     for limits in (NHWC, HALF, BOTH_NHWC):
         assert shown(graph, limits, "multiply", "nn.relu")[0] == ["multiply", "nn.relu"]
+
+
+def quantized_layer() -> Graph:
+    """A convolution on bytes with a bias, in Q/DQ form, and a sum with its operand."""
+    build, draw = Builder(), np.random.default_rng(0)
+    x = build.input("x", tensor("uint8", 1, 3, 5, 7))
+    scale, zero = build.constant(np.float32(0.1)), build.constant(np.uint8(128))
+    weight = build.constant(draw.integers(-128, 128, (3, 3, 3, 3)).astype(np.int8))
+    scales = build.constant(np.float32([0.001, 0.002, 0.003]))
+    kernel = build("qnn.dequantize", weight, scales, axis=0)
+    data = build("qnn.dequantize", x, scale, zero)
+    layer = build("nn.conv2d", data, kernel, padding=(1, 1, 1, 1))
+    layer = build("nn.bias_add", layer, build.constant(np.float32([1, 2, 3])))
+    return build.build(build("qnn.quantize", layer, scale, zero, dtype="uint8"))
+
+
+def test_quantised_units_in_nhwc_have_no_transforms_left() -> None:
+    """Bytes cross the border as bytes, with the channels last; so do weights, once."""
+    graph = quantized_layer()
+    outside = verify(with_wishes(outline(graph, [("npu", placeable(graph))]), {"npu": NHWC}))
+    inner = [name for name in names(outside) if name != "constant"]
+    assert inner == ["layout_transform", "region", "layout_transform"]
+    region = wished(region_graph(graph.nodes, graph), NHWC)
+    units = {"qnn.dequantize", "nn.conv2d", "nn.bias_add", "qnn.quantize"}
+    after = in_wished_form(region, NHWC, units)
+    assert "layout_transform" not in names(after)
+    assert [str(value.type) for value in (*after.inputs, *after.outputs)] == [
+        "uint8[1, 5, 7, 3]"
+    ] * 2
+    (weight,) = (
+        n.output for n in after.nodes if n.op.name == "constant" and n.output.tensor.rank == 4
+    )
+    assert str(weight.type) == "int8[3, 3, 3, 3]"
+    original = next(n.attrs.value.array for n in graph.nodes if n.output.dtype is DType.INT8)
+    stored = after.producers[weight].attrs.value.array
+    np.testing.assert_array_equal(stored, original.transpose(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("wishes", "reason"),
+    [({"dtype": "int8"}, "limits.dtype is int8"), ({"layout": "NWHC"}, "'NWHC' is no layout")],
+)
+def test_wishes_that_mean_nothing(wishes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(GraftError, match=reason):
+        Limits(**wishes)
 
 
 def test_values_that_leave_in_the_middle() -> None:

@@ -23,6 +23,7 @@ from graft.byoc.executable import Executable, Lowering, Settings
 from graft.byoc.region import for_backend
 from graft.ir.graph import Graph, Node, Value, closed_graph, make_node
 from graft.ir.literal import Literal
+from graft.ops.layout import block_of
 from graft.rewrite.pattern import Formula, Pattern
 from graft.rewrite.rule import Refusal
 from graft.runtime.loaders import load_for
@@ -83,6 +84,12 @@ class Limits:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DType(self.dtype))
+        if not self.dtype.is_float:
+            raise UserError(
+                f"limits.dtype is {self.dtype}, and float32 is cast to nothing but floats",
+                hint="integers have scales: match quantised units (byoc/formats/quantized.py)",
+            )
+        block_of(self.layout)  # refuses what is no layout
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,8 +77,8 @@ def _tensor(array: Array) -> Any:
     from openvino import Shape, Tensor, Type
 
     if dtype_of(array.dtype) is DType.BFLOAT16:
-        return Tensor(array.view(np.uint16), Shape(array.shape), Type.bf16)
-    return Tensor(array, shared_memory=True)
+        return Tensor(unlocked(array.view(np.uint16)), Shape(array.shape), Type.bf16)
+    return Tensor(unlocked(array), shared_memory=True)
 
 
 class Region:
@@ -96,12 +96,14 @@ class Region:
         self._free: list[Any] = []  # requests; a list's own operations are atomic
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        if not any(array.size for array in outputs):  # some of its operators refuse such
+            return
         try:
             request = self._free.pop()
         except IndexError:
             request = self._model.create_infer_request()
         for index, array in enumerate(inputs):
-            request.set_input_tensor(index, _tensor(unlocked(array)))
+            request.set_input_tensor(index, _tensor(array))
         for index, array in enumerate(outputs):
             request.set_output_tensor(index, _tensor(array))
         request.infer()

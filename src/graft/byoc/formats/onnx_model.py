@@ -30,7 +30,7 @@ _IR_VERSION = 9
 
 class OnnxBackend(Backend):
     """A backend that is handed ONNX models: all operators that have an ONNX form, on tensors of
-    `dtypes` and static shapes, or symbolic ones if it says so. Define `compile_model` and `load`."""
+    `dtypes` and of static shapes, or `symbolic` ones. Define `compile_model` and `load`."""
 
     dtypes: Sequence[DType] = (DType.FLOAT32,)
     quantized_dtypes: Sequence[DType] = ()  # beside these, where they are (de)quantised
