@@ -376,6 +376,44 @@ def test_dot_products_of_four_bytes(lanes: int, target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize(
+    ("lanes", "offset"), [(1, 3.0), (4, 0.0), (7, -7.0), (8, 255.0), (16, 3.0)]
+)
+def test_nearest_bytes(lanes: int, target: Target, offset: float) -> None:
+    """Ties, limits, and what int32 does not hold."""
+    limits = [float(n) + d for n in (-129, -128, 127, 128, 0, 255, 256) for d in (-0.5, 0, 0.5, 1)]
+    far = [2.0**31, -(2.0**31), 2.0**31 - 128, 3e38, -3e38, np.inf, -np.inf, np.nan, -0.0]
+    values = np.array([*limits, *(n - offset for n in limits), *far, 1.5, 2.5], np.float32)
+    names = {"to_int8": DType.INT8, "to_uint8": DType.UINT8}
+
+    def formulas():
+        for name, dtype in names.items():
+            yield lambda a, n=name, d=dtype: Call(n, (a, spread(Const(offset, a.dtype), a)), d)
+
+    function = elementwise([DType.FLOAT32], list(formulas()), list(names.values()), lanes)
+    outputs = {f"out{k}": np.zeros(len(values), d.numpy) for k, d in enumerate(names.values())}
+    found = run(compiled(function, target), {"in0": values, "n": len(values)} | outputs)
+    rounded = np.rint(np.where(np.isnan(values), -np.inf, values.astype(np.float64))) + offset
+    for k, dtype in enumerate(names.values()):
+        info = np.iinfo(dtype.numpy)
+        np.testing.assert_array_equal(found[f"out{k}"], np.clip(rounded, info.min, info.max))
+
+
+@pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
+def test_rows_of_bytes_as_words(lanes: int, target: Target) -> None:
+    source = Buffer("source", DType.UINT8, (Const(4 * lanes),))
+    result = Buffer("result", DType.INT32, (Const(lanes),))
+    whole = Load(source, (Ramp(Const(0), 1, 4 * lanes),))
+    at = Ramp(Const(0), 1, lanes) if lanes > 1 else Const(0)
+    body = Store(result, (at,), Call("interleave4", (whole,), DType.INT32))
+    kernel = compiled(Function("kernel", (source, result), body), target)
+    rows = np.arange(100, 100 + 4 * lanes, dtype=np.uint8)
+    found = run(kernel, {"source": rows, "result": np.zeros(lanes, np.int32)})["result"]
+    np.testing.assert_array_equal(found[:, None].view(np.uint8), rows.reshape(4, lanes).T)
+
+
+@pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
 @pytest.mark.parametrize("lanes", [1, 4, 7, 8, 16])
 def test_dot_products_of_two_halves(lanes: int, target: Target) -> None:
     """As two products in float32, whichever instruction it is, subnormal numbers aside."""

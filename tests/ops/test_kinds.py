@@ -26,6 +26,7 @@ NEEDED: dict[str, dict[str, Any]] = {
         "keys": Literal(np.arange(-9, 9, dtype=np.int64)),
         "values": Literal(np.arange(18, dtype=np.float32) ** 2),
     },
+    "qnn.saturate": {"dtype": DType.INT8},
     "string.regex_full_match": {"pattern": "[12]2?"},
 }
 NUMBERS = np.array([[-2.5, 0.5, 3.0], [1.25, -1.0, 4.0]])

@@ -24,7 +24,7 @@ _PAIRS = {
 def dot4(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:
     """`addend` plus the four products of each lane."""
     bits = 32 * addend.lanes
-    if _has_instruction(builder, bits):
+    if builder.target.multiplies_bytes(addend.lanes):
         name = f"llvm.x86.avx512.vpdpbusd.{bits}"
         return builder.call(name, "i32", addend.lanes, addend, unsigned, signed)
     if builder.target.is_hexagon and bits == builder.target.vector_bits:
@@ -35,11 +35,27 @@ def dot4(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Val
     return _by_bytes(builder, unsigned, signed, addend)
 
 
-def _has_instruction(builder: Builder, bits: int) -> bool:
-    has = builder.target.has
-    if bits == 512:
-        return has("avx512vnni")
-    return bits in (128, 256) and (has("avxvnni") or (has("avx512vnni") and has("avx512vl")))
+def interleave4(builder: Builder, value: Value) -> Value:
+    """Four rows of bytes as one of words, a byte of each row in a word.
+
+    As one permutation where processors have it, or of whole words and then within 16 bytes."""
+    lanes = value.lanes // 4
+    order = [row * lanes + lane for lane in range(lanes) for row in range(4)]
+    if lanes % 4 == 0 and not builder.target.has("avx512vbmi"):
+        words = _as_words(builder, value)
+        moved = [row * lanes // 4 + four for four in range(lanes // 4) for row in range(4)]
+        grouped = builder.shuffle(words, words, moved)
+        text = f"bitcast {grouped.typed} to {vector_type('i8', 4 * lanes)}"
+        value = builder.make("i8", 4 * lanes, text)
+        within = [4 * row + lane for lane in range(4) for row in range(4)]
+        order = [first + place for first in range(0, 4 * lanes, 16) for place in within]
+    return _as_words(builder, builder.shuffle(value, value, order))
+
+
+def _as_words(builder: Builder, value: Value) -> Value:
+    """Bytes as a quarter as many lanes of 32 bits."""
+    lanes = value.lanes // 4
+    return builder.make("i32", lanes, f"bitcast {value.typed} to {vector_type('i32', lanes)}")
 
 
 def _by_pairs(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.llvm.convert import narrow, widen
-from graft.llvm.dot import dot2, dot4
+from graft.llvm.dot import dot2, dot4, interleave4
 from graft.llvm.math import KERNELS, math_call
-from graft.llvm.rounding import rounded
+from graft.llvm.rounding import nearest_byte, rounded
 from graft.llvm.text import CONTRACT, Builder, Value, constant
 from graft.llvm.types import WIDENED, register_bits
 from graft.loop.ir import BinaryKind
@@ -53,6 +53,8 @@ _TESTS: dict[str, Callable[[Builder, Value], Value]] = {
     "isnan": lambda builder, x: builder.compare("uno", x, x),
     "isinf": _is_infinite,
 }
+# Of numbers, to bytes.
+_BYTES: dict[str, bool] = {"to_int8": True, "to_uint8": False}
 _REDUCTIONS = {
     "reduce_add": BinaryKind.ADD,
     "reduce_multiply": BinaryKind.MULTIPLY,
@@ -72,6 +74,9 @@ def call(
     wide = [widen(builder, argument, dtype) for argument in arguments]
     if name in _TESTS:
         return _TESTS[name](builder, wide[0])
+    if name in _BYTES:
+        value, offset = wide
+        return nearest_byte(builder, value, offset, _BYTES[name])
     if name in KERNELS:
         result = math_call(builder, name, wide)
     elif name in _FLOATS:
@@ -91,6 +96,8 @@ def _integer(builder: Builder, name: str, dtype: DType, value: Value, *rest: Val
             return _with_flag(builder, "ctlz", value)
         case "popcount":
             return builder.elementwise("ctpop", value)
+        case "interleave4":
+            return interleave4(builder, value)
         case "dot4":
             return dot4(builder, value, *rest)
     raise UnsupportedError(f"machine code knows no function '{name}' of {dtype}")

@@ -18,18 +18,18 @@ from graft.base.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
-    """How many arguments, what it means, and whether it gives a bool or one lane."""
+    """How many arguments, what it means, and whether it gives another dtype or one lane."""
 
     arity: int
     meaning: Callable[..., Any]
-    to_bool: bool = False
+    to: DType | None = None  # what it gives; None: what its arguments are
     reduces: bool = False  # from a vector to a scalar
     integers: bool = False  # takes integers too
     operations: int = 1  # what it counts as beside an addition
 
     def result(self, dtype: DType) -> DType:
         """The dtype of the result for arguments of `dtype`."""
-        return DType.BOOL if self.to_bool else dtype
+        return self.to or dtype
 
 
 def _fma(left: Any, right: Any, addend: Any) -> Any:
@@ -77,6 +77,12 @@ def _dot4(unsigned: Any, signed: Any, addend: Any) -> Any:
     return ((left * right).sum(axis=-1) + addend).astype(np.int32)[()]
 
 
+def _interleave4(value: Any) -> Any:
+    """Word i of n: bytes i, n + i, 2n + i and 3n + i, the first in the lowest bits."""
+    rows = np.asarray(value).reshape(4, -1)
+    return np.ascontiguousarray(rows.T).view(np.int32)[:, 0]
+
+
 def _dot2(left: Any, right: Any, addend: Any) -> Any:
     """Per lane of float32, whose bits are two bfloat16, their dot product, accumulated."""
     brain = DType.BFLOAT16.numpy
@@ -85,6 +91,18 @@ def _dot2(left: Any, right: Any, addend: Any) -> Any:
         for one in (left, right)
     )
     return (np.multiply(*wide).sum(axis=-1) + addend).astype(np.float32)[()]
+
+
+def _nearest_byte(dtype: DType) -> Callable[..., Any]:
+    """The nearest whole number, the even one of two, plus an offset, within the dtype's limits; NaN
+    becomes the lowest."""
+    limits = np.iinfo(dtype.numpy)
+
+    def meaning(value: Any, offset: Any) -> Any:
+        whole = np.rint(np.where(np.isnan(value), -np.inf, value)) + offset
+        return np.clip(whole, limits.min, limits.max).astype(dtype.numpy)[()]
+
+    return meaning
 
 
 INTRINSICS: dict[str, Intrinsic] = {
@@ -107,8 +125,11 @@ INTRINSICS: dict[str, Intrinsic] = {
     "trunc": Intrinsic(1, np.trunc),
     "abs": Intrinsic(1, np.abs, integers=True),
     "copysign": Intrinsic(2, np.copysign),
-    "isnan": Intrinsic(1, np.isnan, to_bool=True),
-    "isinf": Intrinsic(1, np.isinf, to_bool=True),
+    "isnan": Intrinsic(1, np.isnan, to=DType.BOOL),
+    "isinf": Intrinsic(1, np.isinf, to=DType.BOOL),
+    "to_int8": Intrinsic(2, _nearest_byte(DType.INT8), to=DType.INT8, operations=3),
+    "to_uint8": Intrinsic(2, _nearest_byte(DType.UINT8), to=DType.UINT8, operations=3),
+    "interleave4": Intrinsic(1, _interleave4, to=DType.INT32, integers=True),
     "dot4": Intrinsic(3, _dot4, integers=True),
     "dot2": Intrinsic(3, _dot2),
     "clz": Intrinsic(1, _leading_zeros, integers=True),

@@ -233,7 +233,8 @@ class Cast(_Hashed):
 @_hashed_once
 @dataclass(frozen=True, slots=True)
 class Call(_Hashed):
-    """An intrinsic, elementwise on lanes (exp, fma, ...) or over them (reduce_add, ...)."""
+    """An intrinsic, elementwise on lanes (exp, fma, ...) or over them (reduce_add, ...); of four
+    lanes one where bytes become words (interleave4)."""
 
     name: str
     arguments: tuple[Expr, ...]
@@ -242,7 +243,8 @@ class Call(_Hashed):
 
     def __post_init__(self) -> None:
         across = not self.arguments or self.name.startswith("reduce_")
-        object.__setattr__(self, "lanes", 1 if across else self.arguments[0].lanes)
+        lanes = 1 if across else self.arguments[0].lanes
+        object.__setattr__(self, "lanes", lanes // 4 if self.name == "interleave4" else lanes)
 
 
 @_hashed_once

@@ -23,6 +23,7 @@ from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.activation import operations_per_element
 from graft.ops.cast import LARGEST
+from graft.ops.pointwise import pointwise
 from graft.ops.rules import normalize_axis, operator, require, require_same_dim, spreads
 
 _NARROW = (
@@ -213,6 +214,46 @@ def _dequantize(
     factor = _spread(attrs, scale, data.shape).astype(computed)
     product: Array = difference.astype(computed) * factor
     return product.astype(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class SaturateAttrs(Attrs):
+    dtype: DType
+
+
+def _saturate_type(attrs: SaturateAttrs, data: TensorType, offset: TensorType | None) -> TensorType:
+    require(attrs.dtype in _SATURATED, f"{attrs.dtype} is not int8 or uint8")
+    for operand in (data, offset):
+        is_float = operand is None or operand.dtype is DType.FLOAT32
+        require(is_float, "the data or the offset is not float32")
+    require(offset is None or _is_single(offset), f"the offset is {offset}, not one number")
+    return TensorType(attrs.dtype, data.shape)
+
+
+def _saturate_array(attrs: SaturateAttrs, data: Array, offset: Array | None) -> Array:
+    limits = np.iinfo(attrs.dtype.numpy)
+    codes = np.rint(data.astype(np.float64)) + (0 if offset is None else offset.reshape(()))
+    bounded = np.clip(np.where(np.isnan(codes), limits.min, codes), limits.min, limits.max)
+    narrow: Array = bounded.astype(attrs.dtype.numpy)
+    return narrow
+
+
+def _saturate(attrs: SaturateAttrs, x: Term, offset: Term | None = None) -> Term:
+    return call(_SATURATED[attrs.dtype], x, 0.0 if offset is None else offset)
+
+
+# The intrinsic that makes codes of each dtype.
+_SATURATED = {DType.INT8: "to_int8", DType.UINT8: "to_uint8"}
+
+pointwise(
+    "qnn.saturate",
+    "data offset?",
+    _saturate,
+    infer=_saturate_type,
+    evaluate=_saturate_array,
+    attrs=SaturateAttrs,
+    summary="the nearest whole number plus an offset, within the limits of dtype; NaN: the lowest",
+)
 
 
 # Tensor expressions.

@@ -127,6 +127,8 @@ class Machine:
 
 
 _AVX2, _AVX512, _NEON = "x86-64-v3", "x86-64-v4", "aarch64"
+# What Ice Lake added for bytes, which Zen has since its fourth generation.
+_ICE_LAKE = ("avx512vbmi", "avx512vnni")
 
 
 def _xeon(
@@ -167,7 +169,7 @@ def _zen(
         CacheLevel(l2 * KIB, 48 if number >= 5 else 28),
         cluster,
     )
-    level, extensions = (_AVX512, ("avx512vnni",)) if bits == 512 else (_AVX2, ())
+    level, extensions = (_AVX512, _ICE_LAKE) if bits == 512 else (_AVX2, ())
     return Machine(
         f"znver{number}",
         *(bits, fmas, latency, loads, loads / 2, ghz, caches, 8),
@@ -222,8 +224,8 @@ _TABLE = (
     ),
     _xeon("skylake-avx512", "Intel Skylake-X", 32, 1024, 1408, 2.4),
     _xeon("cascadelake", "Intel Cascade Lake", 32, 1024, 1408, 2.6, "avx512vnni"),
-    _xeon("icelake-server", "Intel Ice Lake SP", 48, 1280, 1536, 2.6, "avx512vnni"),
-    _xeon("sapphirerapids", "Intel Sapphire Rapids", 48, 2048, 1920, 2.8, "avx512vnni", "avxvnni"),
+    _xeon("icelake-server", "Intel Ice Lake SP", 48, 1280, 1536, 2.6, *_ICE_LAKE),
+    _xeon("sapphirerapids", "Intel Sapphire Rapids", 48, 2048, 1920, 2.8, *_ICE_LAKE, "avxvnni"),
     Machine(
         "alderlake",
         *(256, 2, 4, 3, 2, 4.2, _caches((48, 96, 1), (1280, 48, 1), (30720, 14, 8)), 8),

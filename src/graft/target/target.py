@@ -109,6 +109,14 @@ class Target:
             return True
         return self.has("avx2") and dtype.bits >= 32
 
+    def multiplies_bytes(self, lanes: int) -> bool:
+        """Whether one instruction adds four products of bytes to each of so many int32."""
+        bits = 32 * lanes
+        if bits == 512:
+            return self.has("avx512vnni")
+        is_short = self.has("avxvnni") or (self.has("avx512vnni") and self.has("avx512vl"))
+        return bits in (128, 256) and is_short
+
     def register_tile(self, dtype: DType) -> tuple[int, int]:
         """Rows and columns of the matrix product tile whose sums fill the registers.
 
@@ -134,7 +142,7 @@ _LINUX = "unknown-linux-gnu"
 # What code for this machine may rely on where the machine has it: what pays in kernels. The rest
 # (encryption, random numbers, odd extensions of one maker) would only tie files to fewer machines.
 _WORTH_HAVING = {
-    "x86_64": frozenset({*_V4, "avx512bf16", "avx512vnni", "avxvnni"}),
+    "x86_64": frozenset({*_V4, "avx512bf16", "avx512vbmi", "avx512vnni", "avxvnni"}),
     "aarch64": frozenset({*_NEON, "lse"}),
 }
 

@@ -72,10 +72,16 @@ def random_inputs(graph: Graph, seed: int = 0) -> list[Array]:
     ]
 
 
-def run(case: Case, kernel: Kernel, inputs: list[Array], threads: int = 1) -> Array:
+def run(
+    case: Case,
+    kernel: Kernel,
+    inputs: list[Array],
+    threads: int = 1,
+    target: Target | None = None,
+) -> Array:
     """The result as memory has it, from inputs in their storage; all of it was NaN before."""
     data = dict(zip(case.graph.inputs, inputs, strict=True))
-    code = load.load(kernel.function, object_code(kernel.function, host_target()))
+    code = load.load(kernel.function, object_code(kernel.function, target or host_target()))
     buffers, result = {}, None
     for parameter, argument in zip(kernel.function.parameters, kernel.arguments, strict=True):
         if isinstance(argument, np.ndarray):

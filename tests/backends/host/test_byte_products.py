@@ -134,7 +134,7 @@ def test_attention_between_quantisations(left: str, right: str, extents: Any) ->
     fused = prepare(graph, host_target())
     labels = [node.attrs.label for node in fused.nodes if node.op.name == "composite"]
     (product,) = (label for label in labels if "qnn.batch_matmul" in label)
-    assert "round" in product  # everything up to the quantisation
+    assert "qnn.saturate" in product  # everything up to the quantisation
     feeds = {
         value.name: GENERATOR.standard_normal(static_shape(value)).astype(np.float32)
         for value in graph.inputs

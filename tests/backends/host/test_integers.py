@@ -11,14 +11,16 @@ from tests.backends.host.images import Case, case, run
 from graft.backends.host.kernels import conv_plan
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
-from graft.backends.host.kernels.depthwise import depthwise_conv2d
+from graft.backends.host.kernels.depthwise_bytes import WordWindows, depthwise_bytes, pack_words
 from graft.backends.host.kernels.images.pool import pool2d
+from graft.backends.host.kernels.images.reduce import image_reduce
 from graft.backends.host.storage import Storage, blocks_of
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Value
 from graft.ir.types import tensor
+from graft.target.target import Target, host_target, named_target
 
 GENERATOR = np.random.default_rng(11)
 Shape = tuple[int, ...]
@@ -64,11 +66,49 @@ def _conv_case(
     return Case(made.graph, made.group, stores)
 
 
-def _agrees(graph_case: Case, template: Any, threads: int = 1) -> None:
+# This machine, and others that it can stand for: with fewer instructions for bytes.
+_MACHINES = (
+    "host",
+    "icelake-server",
+    "cascadelake",
+    "alderlake",
+    "x86-64-v4",
+    "x86-64-v3",
+    "plain",
+)
+_FEW = ("host", "x86-64-v3")
+TARGETS = [
+    target
+    for target in map(named_target, _MACHINES)
+    if target.architecture == host_target().architecture
+    and {*target.features} <= {*host_target().features}
+]
+
+
+# By default, the first and AVX2.
+every_target = pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(one, id=one.name, marks=[] if one.name in _FEW else pytest.mark.full)
+        for one in TARGETS
+    ],
+)
+
+
+def _agrees(
+    graph_case: Case,
+    template: Any,
+    threads: int = 1,
+    target: Target | None = None,
+    inputs: list[Array] | None = None,
+) -> None:
     """Exactly, the halo included."""
-    inputs = [_whole(value.dtype.numpy, *value.tensor.shape) for value in graph_case.graph.inputs]
+    if inputs is None:
+        values = graph_case.graph.inputs
+        inputs = [_whole(value.dtype.numpy, *value.tensor.shape) for value in values]
     (wanted,) = evaluate(graph_case.graph, inputs)
-    found = run(graph_case, graph_case.kernel(template), inputs, threads)
+    kernel = graph_case.kernel(template, target)
+    found = run(graph_case, kernel, inputs, threads, target)
     packed = graph_case.stores[graph_case.group.output].pack(wanted)
     np.testing.assert_array_equal(found, packed)
 
@@ -91,12 +131,70 @@ def test_convolution(
     _agrees(_conv_case(shape, weight, dtype, zero, "int8", **attrs), conv2d, threads)
 
 
-@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 131), ("int8", -7)])
-@pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
-def test_depthwise_convolution(dtype: str, zero: int, strides: tuple[int, int]) -> None:
-    attrs = {"groups": 24, "padding": (1, 1, 1, 1), "strides": strides}
-    made = _conv_case((2, 24, 7, 9), (24, 1, 3, 3), dtype, zero, "uint8", **attrs)
-    _agrees(made, depthwise_conv2d)
+@every_target
+@pytest.mark.parametrize(
+    ("channels", "kernel", "attrs", "dtype", "zero"),
+    [
+        (24, (3, 3), {"padding": (1, 1, 1, 1)}, "uint8", 0),
+        (20, (3, 3), {"padding": (1, 1, 1, 1)}, "int8", 127),
+        (16, (3, 3), {"padding": (0, 1, 1, 0), "strides": (2, 2)}, "uint8", 255),
+        (20, (5, 5), {"padding": (2, 2, 2, 2)}, "int8", -128),
+        (16, (1, 7), {"padding": (0, 3, 0, 3), "strides": (1, 3)}, "uint8", 131),
+        (16, (4, 2), {}, "int8", 0),
+        (8, (3, 1), {"padding": (1, 0, 1, 0)}, "uint8", 7),
+        (16, (3, 3), {"padding": (2, 2, 2, 2), "dilation": (2, 2)}, "int8", -7),
+    ],
+)
+def test_depthwise_convolution(
+    channels: int,
+    kernel: tuple[int, int],
+    attrs: dict[str, Any],
+    dtype: str,
+    zero: int,
+    target: Target,
+) -> None:
+    weight = (channels, 1, *kernel)
+    shape = (2, channels, 7, 31)
+    made = _conv_case(shape, weight, dtype, zero, "uint8", groups=channels, **attrs)
+    _agrees(made, depthwise_bytes, 2, target)
+
+
+@every_target
+@pytest.mark.parametrize(("groups", "template"), [(1, conv2d), (16, depthwise_bytes)])
+def test_products_that_would_saturate_16_bits(groups: int, template: Any, target: Target) -> None:
+    """Pairs of 255 times 127, and of 255 times -128."""
+    array = np.full((16, 16 // groups, 3, 3), 127, np.int8)
+    array[::2] = -128
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("uint8", 1, 16, 5, 6))
+        attrs: dict[str, Any] = {"groups": groups, "padding": (1, 1, 1, 1)}
+        sums = g("qnn.conv2d", x, g.constant(array), g.constant(np.uint8(0)), **attrs)
+        return g("cast", sums, dtype="float32")
+
+    anchor = case(write, {}).group.anchor
+    assert anchor is not None
+    halo = conv_plan.halo(anchor, (3, 3))
+    made = case(write, {"x": (16, halo), "result": 16})
+    _agrees(made, template, 1, target, [np.full((1, 16, 5, 6), 255, np.uint8)])
+
+
+@pytest.mark.parametrize(
+    ("taps", "stride"), [(2, 1), (3, 1), (3, 2), (4, 1), (5, 1), (7, 1), (7, 3)]
+)
+def test_words_of_depthwise_weights(taps: int, stride: int) -> None:
+    """In each window's words, its taps lie at its pixels, and zeros elsewhere."""
+    windows = WordWindows.of(taps, stride)
+    assert (windows.windows - 1) * stride + taps <= 4 * windows.words
+    assert windows.windows * stride + taps > 4 * windows.words
+    weight = np.arange(1, 9 * taps + 1, dtype=np.int8).reshape(9, 1, 1, taps)
+    words = pack_words(weight, 8, windows)
+    assert words.shape == (2, 1, windows.windows, windows.words, 8)
+    rows = np.moveaxis(words, 4, 1)[..., None].view(np.int8).reshape(16, windows.windows, -1)
+    for window in range(windows.windows):
+        first = window * stride
+        np.testing.assert_array_equal(rows[:9, window, first : first + taps], weight[:, 0, 0])
+    assert np.count_nonzero(rows) == 9 * taps * windows.windows
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 131), ("int8", -7)])
@@ -122,6 +220,34 @@ def test_maximum_pooling(dtype: str) -> None:
         return g("nn.max_pool2d", x, **attrs)
 
     _agrees(case(write, {"x": (16, (1, 1, 1, 1)), "result": (16, (0, 1, 0, 1))}), pool2d)
+
+
+def _dequantized(g: Builder, *shape: int) -> Value:
+    """Bytes as the numbers they stand for."""
+    real = g("cast", g.input("x", tensor("uint8", *shape)), dtype="float32")
+    return g("multiply", real, g.constant(np.float32(0.25)))
+
+
+@pytest.mark.parametrize("counts_padding", [True, False])
+def test_mean_pooling_from_bytes_to_bytes(counts_padding: bool) -> None:
+    """Powers of two, so that no rounding depends on the order of sums."""
+
+    def write(g: Builder) -> Value:
+        attrs: dict[str, Any] = {"pool_size": (2, 2), "padding": (1, 1, 0, 0)}
+        x = _dequantized(g, 1, 24, 6, 7)
+        mean = g("nn.avg_pool2d", x, count_include_pad=counts_padding, **attrs)
+        return g("qnn.saturate", mean, g.constant(np.float32(3)), dtype="uint8")
+
+    _agrees(case(write, {"x": (8, (1, 1, 1, 2)), "result": (8, (0, 1, 0, 1))}), pool2d)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_means_of_images_from_bytes_to_bytes(threads: int) -> None:
+    def write(g: Builder) -> Value:
+        mean = g("mean", _dequantized(g, 2, 20, 4, 8), axes=(2, 3), keepdims=True)
+        return g("qnn.saturate", mean, g.constant(np.float32(-128)), dtype="int8")
+
+    _agrees(case(write, {"x": 16}), image_reduce, threads)
 
 
 def test_bytes_that_are_no_fours_are_refused() -> None:

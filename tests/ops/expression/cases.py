@@ -128,6 +128,8 @@ def _mixed() -> list[Case]:
         case("trilu", i8(5, 4), upper=False),
         case("trilu", truth(5, 4), i64(1), upper=True),
         case("qnn.quantize", f32(3, 50), f32(), u8(), dtype=DType.UINT8, low=-90, high=90),
+        case("qnn.saturate", f32(3, 50), dtype=DType.UINT8, low=-90, high=290),
+        case("qnn.saturate", f32(3, 5), f32(), dtype=DType.INT8, low=-190, high=190),
         case("qnn.quantize", f16(3, 5), f16(3), dtype=DType.INT16, axis=0, low=-90, high=90),
         case("qnn.quantize", f64(4, 6), f64(4, 2), i8(4, 2), dtype=DType.INT8, block_size=3),
         case("qnn.dequantize", u8(3, 5), f32(5), u8(5), axis=-1),

@@ -13,6 +13,7 @@ from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
+from graft.backends.host.kernels.depthwise_bytes import depthwise_bytes
 from graft.backends.host.kernels.depthwise_project import depthwise_project
 from graft.backends.host.kernels.determinant import determinant
 from graft.backends.host.kernels.expand_depthwise import expand_depthwise
@@ -45,7 +46,7 @@ from graft.target.target import Target
 # written by hand before scheduled expressions.
 TEMPLATES: tuple[KernelTemplate, ...] = (
     *(inverted_residual, expand_depthwise, depthwise_project),
-    *(winograd, conv2d, depthwise_conv2d, pool2d),
+    *(winograd, conv2d, depthwise_bytes, depthwise_conv2d, pool2d),
     *(
         image_reduce,
         channel_norm,

@@ -31,6 +31,7 @@ MOST_WASTE = 4
 NARROWEST_SLAB = 8
 # Steps between a kernel's rows that are wide for an image of unknown height.
 WIDE_DILATION = 4
+_PIXELS_OF_WORD = 4  # whose bytes are multiplied together
 # Phases of a transposed convolution are code of their own each.
 MOST_PHASES = 16
 
@@ -180,7 +181,22 @@ def halo(conv: Node, kernel: Sequence[int]) -> Halo:
         before.append(max((-low for low, _ in reads), default=0))
         behind.append(max((high + 1 - extent for _, high in reads), default=0))
     top, left, bottom, right = (max(0, width) for width in (*before, *behind))
+    right += _read_beyond(conv, kernel)
     return (0, left, 0, right) if skips_rows(conv, kernel) else (top, left, bottom, right)
+
+
+def words_across(taps: int) -> int:
+    """Words of four pixels that hold so many taps."""
+    return -(-taps // _PIXELS_OF_WORD)
+
+
+def _read_beyond(conv: Node, kernel: Sequence[int]) -> int:
+    """Pixels behind a window that a depthwise convolution of bytes reads, which takes whole words
+    of them (`depthwise_bytes.py`), and multiplies by zero."""
+    is_of_bytes = conv.op.name == INTEGER and is_depthwise(conv, shape_of(conv.args[1]))
+    if not is_of_bytes or kernel[1] == 1 or conv.attrs.dilation[1] > 1:
+        return 0
+    return words_across(kernel[1]) * _PIXELS_OF_WORD - kernel[1]
 
 
 def _halo_of_any(conv: Node, kernel: Sequence[int], axis: int) -> tuple[int, int]:
@@ -302,7 +318,7 @@ def _slab_begins(outputs: int, size: int, block: int) -> list[int]:
     return [min(first, max(0, whole - size)) for first in range(0, whole, size)]
 
 
-def is_depthwise(conv: Node, weight: Sequence[int]) -> bool:
+def is_depthwise(conv: Node, weight: Sequence[Dim]) -> bool:
     """Whether each channel has a kernel of its own and makes one channel."""
     own = conv.attrs.groups == weight[0] == shape_of(conv.args[0])[1] and weight[1] == 1
     return own and conv.op.name != TRANSPOSED

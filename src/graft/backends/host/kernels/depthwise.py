@@ -146,18 +146,26 @@ class DepthwiseWriter(ImageWriter):
         self.kernel: tuple[int, int] = weight.shape[2:]
         self.data, self.source = parameters.value(anchor.args[0], "data")
         self.dtype = anchor.output.dtype
+        self.weights = self.packed_weights(parameters)
+        self.begin = self.beginning(parameters)
+
+    def packed_weights(self, parameters: Parameters) -> Buffer:
         dtype, block = self.dtype.numpy, self.result.block
-        self.weights = parameters.packed(
-            anchor.args[1],
-            lambda array: pack_weights(array.astype(dtype), block),
-            self.weights_name,
+
+        def pack(array: Array) -> Array:
+            return pack_weights(array.astype(dtype), block)
+
+        return parameters.packed(self.anchor.args[1], pack, self.weights_name)
+
+    def beginning(self, parameters: Parameters) -> Buffer | None:
+        """What sums start from; None is zero."""
+        less = taken_off(parameters.group, self.anchor, DType.UINT8)
+        if self.anchor.op.name != INTEGER or not less:
+            return None
+        block = self.result.block
+        return parameters.packed(
+            self.anchor.args[1], lambda array: starts(array, less).reshape(-1, block), "begin"
         )
-        self.begin: Buffer | None = None
-        less = taken_off(parameters.group, anchor, DType.UINT8)
-        if anchor.op.name == INTEGER and less:
-            self.begin = parameters.packed(
-                anchor.args[1], lambda array: starts(array, less).reshape(-1, block), "begin"
-            )
 
     def body(self) -> Stmt:
         return self.rows(self.tiles())
@@ -207,22 +215,24 @@ class DepthwiseWriter(ImageWriter):
         for place, uses in sorted(reached.items()):
             element = Var(f"x{place}{tile.tag}", dtype, self.lanes)
             at = (*row, plus(start, place), lanes)
-            loaded = cast(dtype, Term(Load(self.source, at))).expr
-            updates = tuple(_accumulate(tile, pixel, element, names[kx]) for pixel, kx in uses)
-            statements.append(Let(element, loaded, Block(updates)))
+            updates = tuple(self.accumulate(tile, pixel, element, names[kx]) for pixel, kx in uses)
+            statements.append(Let(element, self.element(at), Block(updates)))
         body: Stmt = Block(tuple(statements))
         for kx, name in enumerate(names):
             body = Let(name, Load(self.weights, (self.block, line, Const(kx), lanes)), body)
         return body
 
+    def element(self, at: tuple[Expr, ...]) -> Expr:
+        """A vector of the data as it is multiplied."""
+        return cast(self.dtype, Term(Load(self.source, at))).expr
 
-def _accumulate(tile: Tile, pixel: int, element: Expr, weight: Expr) -> Stmt:
-    total = tile.value(pixel, 0)
-    if tile.dtype is DType.INT32:
-        total = Binary(BinaryKind.ADD, total, Binary(BinaryKind.MULTIPLY, element, weight))
-    else:
-        total = Call("fma", (element, weight, total), tile.dtype)
-    return Store(tile.accumulators, tile.at(pixel, 0), total)
+    def accumulate(self, tile: Tile, pixel: int, element: Expr, weight: Expr) -> Stmt:
+        total = tile.value(pixel, 0)
+        if tile.dtype is DType.INT32:
+            total = Binary(BinaryKind.ADD, total, Binary(BinaryKind.MULTIPLY, element, weight))
+        else:
+            total = Call("fma", (element, weight, total), tile.dtype)
+        return Store(tile.accumulators, tile.at(pixel, 0), total)
 
 
 def pack_weights(weight: Array, block: int) -> Array:

@@ -35,6 +35,7 @@ _ON_INTEGERS = frozenset(
         *("add", "subtract", "multiply", "maximum", "minimum", "negative"),
         *("equal", "greater", "greater_equal", "less", "less_equal"),
         *("logical_and", "logical_or", "where", "cast", "nn.bias_add", "nn.relu"),
+        "qnn.saturate",
     )
 )
 

@@ -280,8 +280,7 @@ def moved_codes(site: Site) -> Replacement:
 
 @_QUANTISATIONS.rule(is_op(QUANTIZE))
 def rounding(site: Site) -> Replacement:
-    """A quantisation as pointwise steps, which other kernels take in. No NaN can be among numbers
-    that come from integers; others may have some, which become the smallest code."""
+    """A quantisation as pointwise steps, which other kernels take in."""
     node = site.node
     scale, zero = site.array(node.args[1]), _zero_point(site, node)
     if scale is None or zero is None or (scale.size, zero.size) != (1, 1):
@@ -296,15 +295,10 @@ def rounding(site: Site) -> Replacement:
         ratio = _unclipped(site, divided.whole(site), low, high)
     elif node.args[0].dtype is DType.FLOAT32 and node.attrs.precision in (None, DType.FLOAT32):
         ratio = site.emit("divide", node.args[0], site.constant(scale.reshape(())))
-        lowest = site.constant(np.float32(low))
-        ratio = site.emit("where", site.emit("isnan", ratio), lowest, ratio)
     else:
         return Refusal("what is quantised does not come from integers, and is not float32")
-    rounded = site.emit("round", ratio)
-    if offset:
-        rounded = site.emit("add", rounded, site.constant(np.float32(offset)))
-    bounded = site.emit("clip", rounded, a_min=float(limits.min), a_max=float(limits.max))
-    return site.emit("cast", bounded, dtype=node.output.dtype)
+    operands = (ratio, site.constant(np.float32(offset))) if offset else (ratio,)
+    return site.emit("qnn.saturate", *operands, dtype=node.output.dtype)
 
 
 @dataclass(frozen=True, slots=True)

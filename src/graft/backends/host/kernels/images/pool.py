@@ -187,10 +187,11 @@ def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
     """Why operands before or after the pooling cannot be read, if they cannot."""
     result = stores[group.output]
     source = anchor.args[0]
-    if anchor.output.dtype is not result.dtype:
+    pooled = anchor.output.dtype
+    if result.dtype not in (pooled, *BYTES):
         return "the result has another dtype than what is pooled"
-    if result.dtype in (*BYTES, *HALVES) and anchor.op.name != "nn.max_pool2d":
-        return f"a mean of {result.dtype}"
+    if pooled in (*BYTES, *HALVES) and anchor.op.name != "nn.max_pool2d":
+        return f"a mean of {pooled}"
     before = group.leading_to(source)
     read = operands(before, ()) if before else [source]
     if not source_block(group, stores, source):
@@ -337,7 +338,7 @@ class _Writer(ImageWriter):
         return replace(self.coordinate(column, first), row=row)
 
     def running(self, name: str, count: int) -> Running:
-        return Running(self.fresh(name), self.kind, count, self.lanes, self.result.dtype)
+        return Running(self.fresh(name), self.kind, count, self.lanes, self.anchor.output.dtype)
 
     def update(self, running: Running, number: int, coordinate: BlockedCoordinate) -> Stmt:
         """Combine one more element of the data."""
@@ -345,7 +346,7 @@ class _Writer(ImageWriter):
 
     def finish(self, first: int, column: Expr, parts: list[Expr], counted: Expr) -> Stmt:
         """What the columns of a window give together, through the epilogue, to memory."""
-        dtype, lanes = self.result.dtype, self.lanes
+        dtype, lanes = self.anchor.output.dtype, self.lanes
         nothing: Expr = Const(neutral(self.kind, dtype), dtype, lanes)
         total = reduce(partial(Binary, self.kind), parts) if parts else nothing
         if self.averages:

@@ -59,6 +59,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.ops.integer import BYTES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -98,7 +99,8 @@ def image_reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal
     block = reduced_block(group, stores, PIXELS)
     if isinstance(block, Refusal):
         return block
-    schedule, anchor = default_schedule(target, group.output.dtype, block), group.sole_anchor
+    anchor = group.sole_anchor
+    schedule = default_schedule(target, anchor.output.dtype, block)
     return plan_of(group, stores, lambda p: _PixelWriter(p, schedule, anchor, block).body())
 
 
@@ -127,7 +129,7 @@ def reduced_block(group: Group, stores: Stores, axes: frozenset[int]) -> int | R
     result = stores[group.output]
     if not block or result.block:
         return Refusal("the data is no blocked image, or the result is one")
-    if anchor.output.dtype is not result.dtype:
+    if result.dtype not in (anchor.output.dtype, *BYTES):
         return Refusal(f"the result is {result.dtype}")
     after = group.leading_to(group.nodes[-1].output, {anchor.output})
     reason = (
@@ -177,7 +179,7 @@ class _PixelWriter:
 
     def vector(self, first: int) -> Stmt:
         """A vector of channels."""
-        lanes, dtype = self.schedule.lanes, self.result.dtype
+        lanes, dtype = self.schedule.lanes, self.anchor.output.dtype
         count = self.schedule.totals
         if isinstance(self.width, Const):
             count = min(count, int(self.width.value))
@@ -207,7 +209,7 @@ class _PixelWriter:
 
     def is_long(self, totals: int) -> bool:
         """Whether so many totals of the image are sums of too many numbers."""
-        if self.kind is not BinaryKind.ADD or not self.result.dtype.is_float:
+        if self.kind is not BinaryKind.ADD or not self.anchor.output.dtype.is_float:
             return False
         pixels = times(self.height, self.width)
         return not isinstance(pixels, Const) or int(pixels.value) > LONGEST_CHAIN * totals
@@ -235,8 +237,8 @@ class _PixelWriter:
             pixels = times(self.height, self.width)
             divisor = Broadcast(Cast(tile.dtype, pixels), lanes)
             total = Binary(BinaryKind.DIVIDE, total, divisor)
-        if tile.dtype is not self.result.dtype:
-            total = Cast(self.result.dtype, total)
+        if tile.dtype is not self.anchor.output.dtype:
+            total = Cast(self.anchor.output.dtype, total)
         channel = plus(times(self.block, self.size), first)
         remaining = minus(self.channels, channel)
         is_whole = modulo(self.channels, self.size) == Const(0)
@@ -266,7 +268,8 @@ def image_channels(group: Group, stores: Stores, target: Target) -> Plan | Refus
     block = reduced_block(group, stores, CHANNELS)
     if isinstance(block, Refusal):
         return block
-    schedule, anchor = default_schedule(target, group.output.dtype, block), group.sole_anchor
+    anchor = group.sole_anchor
+    schedule = default_schedule(target, anchor.output.dtype, block)
     return plan_of(group, stores, lambda p: _ChannelWriter(p, schedule, anchor, block).body())
 
 
@@ -297,7 +300,7 @@ class _ChannelWriter:
 
     def pixels(self, count: int, column: Expr) -> Stmt:
         """Some pixels: their vectors block by block, then the lanes of each."""
-        lanes, dtype = self.schedule.lanes, self.result.dtype
+        lanes, dtype = self.schedule.lanes, self.anchor.output.dtype
         tile = Tile(count, 1, lanes, self.parameters.fresh(""), dtype)
         start = Const(self.start, dtype, lanes)
         block = Var(self.parameters.fresh("block"))
