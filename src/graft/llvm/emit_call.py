@@ -12,6 +12,7 @@ from graft.base.errors import UnsupportedError
 from graft.llvm.convert import narrow, widen
 from graft.llvm.dot import dot2, dot4, interleave4
 from graft.llvm.math import KERNELS, math_call
+from graft.llvm.narrow import nibble
 from graft.llvm.rounding import nearest_byte, rounded
 from graft.llvm.text import CONTRACT, Builder, Value, constant
 from graft.llvm.types import WIDENED, register_bits
@@ -96,6 +97,8 @@ def _integer(builder: Builder, name: str, dtype: DType, value: Value, *rest: Val
             return _with_flag(builder, "ctlz", value)
         case "popcount":
             return builder.elementwise("ctpop", value)
+        case "nibble":
+            return nibble(builder, value)
         case "interleave4":
             return interleave4(builder, value)
         case "dot4":

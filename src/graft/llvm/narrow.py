@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graft.base.dtypes import DType
-from graft.llvm.text import Builder, Value, constant
+from graft.llvm.text import Builder, Value, constant, constants
 from graft.llvm.types import register_type
+
+_TABLE = 16  # numbers that 4 bits tell apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +157,13 @@ def fitted(builder: Builder, value: Value, dtype: DType) -> Value:
 def packed(builder: Builder, value: Value, dtype: DType) -> Value:
     """The byte that a narrow integer has in memory."""
     return builder.binary("and", value, constant((1 << dtype.bits) - 1, "i8", value.lanes))
+
+
+def nibble(builder: Builder, value: Value) -> Value:
+    """The lowest four bits of each int32 as a float32: looked up in a register of 16 numbers where
+    there are such, which ignores all other bits."""
+    if value.lanes == _TABLE and builder.target.has("avx512f"):
+        table = constants([float(number) for number in range(_TABLE)], "float")
+        return builder.call("llvm.x86.avx512.permvar.sf.512", "float", _TABLE, table, value)
+    low = builder.binary("and", value, constant(_TABLE - 1, "i32", value.lanes))
+    return builder.convert("sitofp", low, "float")

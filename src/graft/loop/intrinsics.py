@@ -129,6 +129,7 @@ INTRINSICS: dict[str, Intrinsic] = {
     "isinf": Intrinsic(1, np.isinf, to=DType.BOOL),
     "to_int8": Intrinsic(2, _nearest_byte(DType.INT8), to=DType.INT8, operations=3),
     "to_uint8": Intrinsic(2, _nearest_byte(DType.UINT8), to=DType.UINT8, operations=3),
+    "nibble": Intrinsic(1, lambda x: (x & 15).astype(np.float32), to=DType.FLOAT32, integers=True),
     "interleave4": Intrinsic(1, _interleave4, to=DType.INT32, integers=True),
     "dot4": Intrinsic(3, _dot4, integers=True),
     "dot2": Intrinsic(3, _dot2),

@@ -19,6 +19,7 @@ from typing import Any
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group, group_of
 from graft.backends.host.kernel import Kernel, Pack, Stores
+from graft.backends.host.kernels.block_dense import BLOCKS
 from graft.backends.host.kernels.conv_plan import CONVOLUTIONS
 from graft.backends.host.kernels.dense import INTEGER, MIXED
 from graft.backends.host.kernels.relayout import relayout
@@ -34,7 +35,9 @@ from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 # Operators whose kernels depend on the types of their constants alone, the first operand apart.
-_WEIGHTED = frozenset((*CONVOLUTIONS, "nn.dense", INTEGER, MIXED, "nn.layer_norm", "nn.rms_norm"))
+_WEIGHTED = frozenset(
+    (*CONVOLUTIONS, "nn.dense", INTEGER, MIXED, BLOCKS, "nn.layer_norm", "nn.rms_norm")
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

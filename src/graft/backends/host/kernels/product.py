@@ -163,14 +163,19 @@ class Product:
         """One register tile from a row on."""
         schedule = self.schedule
         tile = Tile(size, schedule.vectors, schedule.lanes, f"_{size}", self.dtype, self.is_paired)
-        step, start = Var(f"step_{size}"), Var(f"row_{size}")
-        sums = tile.step(
-            lambda pixel: self.element(batch, plus(start, pixel), step),
-            lambda vector: self.weights(batch, block, step, vector),
-        )
-        reduction = For(step, Const(0), self.depth, sums)
+        start = Var(f"row_{size}")
+        reduction = self.steps(tile, batch, block, start)
         whole = Block((tile.clear(), reduction, self.store(tile, batch, block, start)))
         return Let(start, row, Allocate(tile.accumulators, whole))
+
+    def steps(self, tile: Tile, batch: Expr, block: Expr, row: Expr) -> Stmt:
+        """The sums of a tile, step by step."""
+        step = Var(f"step_{tile.pixels}")
+        sums = tile.step(
+            lambda pixel: self.element(batch, plus(row, pixel), step),
+            lambda vector: self.weights(batch, block, step, vector),
+        )
+        return For(step, Const(0), self.depth, sums)
 
     def store(self, tile: Tile, batch: Expr, block: Expr, row: Expr) -> Stmt:
         """What happens to the sums: the last block may reach beyond the columns."""

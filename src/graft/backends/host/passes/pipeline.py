@@ -19,6 +19,7 @@ from graft.backends.host.passes.split_recurrent import split_recurrent
 from graft.backends.host.passes.strength_reduction import strength_reduction
 from graft.backends.host.passes.use_halves import use_halves
 from graft.backends.host.passes.use_integers import use_integers
+from graft.backends.host.passes.use_nibbles import use_nibbles
 from graft.backends.host.passes.widen_convolutions import widen_convolutions
 from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph
@@ -31,7 +32,8 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
     """The passes for a machine."""
     split = update_wrapper(partial(split_recurrent, target=target), split_recurrent)
     halves = update_wrapper(partial(use_halves, target=target), use_halves)
-    narrow = (use_integers, halves)
+    nibbles = update_wrapper(partial(use_nibbles, target=target), use_nibbles)
+    narrow = (nibbles, use_integers, halves)
     early = (split, *narrow, strength_reduction, widen_convolutions, normalize_images)
     placed = (sink_reshapes, recognize_layouts)
     fuse = partial(group_fusion, has_kernel=RowKernels(target))
