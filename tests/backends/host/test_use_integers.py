@@ -87,6 +87,44 @@ def test_convolution(channels: int, dtype: str, zero: int, per_channel: bool) ->
     assert _names(made).count("nn.pad") == (channels == 3)
 
 
+@pytest.mark.parametrize("channels", [3, 16])
+def test_convolution_of_signals(channels: int) -> None:
+    """On images one row high, by the same kernel."""
+    model = Quantised(2, channels, 37)
+    x = model.through(model.input, 0.02, 117)
+    y = model.g("nn.conv1d", x, model.weights(24, channels, 5), strides=(2,), padding=(2, 1))
+    y = model.g("nn.bias_add", y, model.bias(24, 0.02))
+    made = _agrees(model, model.through(model.g("nn.relu", y), 0.05, 0), 0.05)
+    assert "qnn.conv1d" in _names(made)
+    assert made.nodes[-1].op.name != "nn.relu"
+    fused = prepare(made, host_target())
+    labels = [node.attrs.label for node in fused.nodes if node.op.name == "composite"]
+    (layer,) = (label for label in labels if "qnn.conv2d" in label)
+    assert "qnn.saturate" in layer
+
+
+def test_bias_of_a_dense_layer_on_four_axes() -> None:
+    """The outputs of a dense layer are the last axis, whatever the rank."""
+    model = Quantised(2, 8, 3, 16)
+    x = model.through(model.input, 0.02, 117)
+    y = model.g("nn.dense", x, model.weights(8, 16))
+    y = model.g("add", y, model.bias(8, 0.02))
+    _agrees(model, model.through(y, 0.05, 20), 0.05)
+
+
+def test_resizing_to_the_nearest_moves_codes() -> None:
+    model = Quantised(1, 16, 5, 6)
+    x = model.through(model.input, 0.02, 100)
+    attrs: dict[str, Any] = {"scales": (1.0, 1.0, 2.0, 2.0)}
+    made = _agrees(model, model.through(model.g("resize", x, **attrs), 0.02, 100), 0.02)
+    (resized,) = (node for node in made.nodes if node.op.name == "resize")
+    assert str(resized.output.dtype) == "uint8"
+    linear = model.g("resize", x, method="linear", **attrs)
+    floats = use_integers(model.g.build(model.through(linear, 0.02, 100)))
+    (resized,) = (node for node in floats.nodes if node.op.name == "resize")
+    assert str(resized.output.dtype) == "float32"
+
+
 @pytest.mark.parametrize("zero", [0, 30])
 def test_residual_block_is_two_kernels(zero: int) -> None:
     """Depthwise, then pointwise with everything up to the next quantisation behind it."""

@@ -26,8 +26,9 @@ from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
 QUANTIZE, DEQUANTIZE = "qnn.quantize", "qnn.dequantize"
-LAYERS = {"nn.conv2d": "qnn.conv2d", "nn.dense": "qnn.dense"}
+LAYERS = {"nn.conv1d": "qnn.conv1d", "nn.conv2d": "qnn.conv2d", "nn.dense": "qnn.dense"}
 INTEGER_LAYERS = tuple(LAYERS.values())
+_CONVOLUTIONS = ("qnn.conv1d", "qnn.conv2d")
 
 _LAYERS = RuleSet("integer_layers")
 _QUANTISATIONS = RuleSet("integer_quantisations")
@@ -37,7 +38,16 @@ _MOST_TERMS = 1 << 16
 # The same where both factors may be as much as 255.
 _MOST_PRODUCTS = 1 << 15
 # Operators that take elements as they are: what they do to numbers they do to their codes.
-_MOVING = ("nn.max_pool2d", "reshape", "transpose", "squeeze", "expand_dims", "strided_slice")
+_MOVING = (
+    "nn.max_pool1d",
+    "nn.max_pool2d",
+    "resize",
+    "reshape",
+    "transpose",
+    "squeeze",
+    "expand_dims",
+    "strided_slice",
+)
 _JOINING = "concatenate"
 # How far the scale of a bias may be from the product of the other scales.
 _SAME_SCALE = 1e-5
@@ -127,27 +137,30 @@ def integer_layer(site: Site) -> Replacement:
     if np.prod(weights.array.shape[1:]) > _MOST_TERMS:
         return Refusal("the sums may not fit into int32")
     value, array = data.value, weights.array
-    if node.op.name == "nn.conv2d" and node.attrs.groups == 1 and array.shape[1] % QUAD:
+    is_dense = node.op.name == "nn.dense"
+    if not is_dense and node.attrs.groups == 1 and array.shape[1] % QUAD:
         value, array = _more_channels(site, value, array)
     zero = site.constant(data.zero_point.astype(value.dtype.numpy))
     layer, attrs = LAYERS[node.op.name], as_keywords(node.attrs)
     sums = site.emit(layer, value, site.constant(array), zero, **attrs)
-    return _scaled(site, sums, data.scale * weights.scale)
+    behind = 0 if is_dense else array.ndim - 2
+    return _scaled(site, sums, data.scale * weights.scale, behind)
 
 
 def _more_channels(site: Site, data: Value, weight: Array) -> tuple[Value, Array]:
     """Channels that count for nothing, so that there are fours of them."""
     missing = -weight.shape[1] % QUAD
-    padded = site.emit("nn.pad", data, pad_width=(0, 0, 0, 0, 0, missing, 0, 0))
-    return padded, np.pad(weight, ((0, 0), (0, missing), (0, 0), (0, 0)))
+    widths = [(0, missing if axis == 1 else 0) for axis in range(weight.ndim)]
+    before, behind = zip(*widths, strict=True)
+    padded = site.emit("nn.pad", data, pad_width=(*before, *behind))
+    return padded, np.pad(weight, widths)
 
 
-def _scaled(site: Site, sums: Value, scale: Array) -> Value:
-    """Integer sums as the floats that they stand for."""
+def _scaled(site: Site, sums: Value, scale: Array, behind: int) -> Value:
+    """Integer sums as the floats that they stand for; `behind` axes follow that of the outputs."""
     real = site.emit("cast", sums, dtype=DType.FLOAT32)
-    rank = sums.tensor.rank
-    if scale.ndim and rank == 4:
-        scale = scale.reshape(-1, 1, 1)
+    if scale.ndim:
+        scale = scale.reshape(-1, *(1,) * behind)
     return site.emit("multiply", real, site.constant(scale.astype(np.float32)))
 
 
@@ -187,12 +200,16 @@ def integer_bias(site: Site) -> Replacement:
     expected = scaled.scale.reshape(-1)
     if whole.ndim != 1 or not np.allclose(scale.reshape(-1), expected, rtol=_SAME_SCALE, atol=0):
         return Refusal("the scale of the bias is not that of the sums")
-    rank = node.output.tensor.rank
-    axis = 1 if rank == 4 else -1
-    if node.op.name == "nn.bias_add" and rank is not None and node.attrs.axis % rank != axis % rank:
+    rank, producer = node.output.tensor.rank, site.producer(scaled.sums)
+    if rank is None or producer is None:
+        return Refusal("the axis of the outputs is not known")
+    axis = 1 if producer.op.name in _CONVOLUTIONS else rank - 1
+    if (node.attrs.axis % rank if node.op.name == "nn.bias_add" else rank - 1) != axis:
         return Refusal("the bias runs along another axis")
     sums = site.emit("nn.bias_add", scaled.sums, site.constant(whole), axis=axis)
-    return _scaled(site, sums, expected if expected.size > 1 else expected.reshape(()))
+    return _scaled(
+        site, sums, expected if expected.size > 1 else expected.reshape(()), rank - 1 - axis
+    )
 
 
 @_LAYERS.rule(is_op("nn.batch_matmul"))
@@ -214,7 +231,7 @@ def byte_matmul(site: Site) -> Replacement:
     if static_shape(left.value)[-1] > _MOST_PRODUCTS:
         return Refusal("the sums may not fit into int32")
     operands = (Bytes(one.value, int(one.zero_point)) for one in (left, right))
-    return _scaled(site, byte_product(site, *operands), left.scale * right.scale)
+    return _scaled(site, byte_product(site, *operands), left.scale * right.scale, 0)
 
 
 @_LAYERS.rule(is_op(*INTEGER_LAYERS))
@@ -253,7 +270,7 @@ def moved_codes(site: Site) -> Replacement:
     node = site.node
     scale, zero = site.array(node.args[1]), _zero_point(site, node)
     inner = site.producer(node.args[0])
-    moves = inner is not None and inner.op.name in (*_MOVING, _JOINING)
+    moves = inner is not None and inner.op.name in (*_MOVING, _JOINING) and _picks(inner)
     if inner is None or not moves or not site.only_use(inner.output):
         inner = None
     joins = inner is not None and inner.op.name == _JOINING
@@ -276,6 +293,15 @@ def moved_codes(site: Site) -> Replacement:
         assert codes[0] is not None
         return codes[0]
     return site.again(inner, *codes, *inner.inputs[len(codes) :])
+
+
+def _picks(node: Node) -> bool:
+    """Whether every element of the result is one of the data's."""
+    if node.op.name != "resize":
+        return True
+    attrs = node.attrs
+    is_inside = attrs.coordinate_transformation_mode != "tf_crop_and_resize"
+    return bool(attrs.method == "nearest_neighbor" and is_inside)
 
 
 @_QUANTISATIONS.rule(is_op(QUANTIZE))

@@ -1,9 +1,10 @@
 """Makes convolutions and poolings over one axis those over two, of images one row high.
 
-A graph enters; `nn.conv1d`, its transpose and `nn.max_pool1d`, `nn.avg_pool1d` leave as their
-counterparts for images between two views that cost nothing. The views then move down past what is
-computed element by element, so that a chain of layers works on images from end to end. Images one
-column wide, as some exporters write signals, become such signals first: kernels work along rows.
+A graph enters; `nn.conv1d`, `qnn.conv1d`, transposes, `nn.max_pool1d` and `nn.avg_pool1d` leave as
+their counterparts for images between two views that cost nothing. The views then move down past
+what is computed element by element, so that a chain of layers works on images from end to end.
+Images one column wide, as some exporters write signals, become such signals first: kernels work
+along rows.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ COLUMNS = 3
 
 _WIDENED = {
     "nn.conv1d": "nn.conv2d",
+    "qnn.conv1d": "qnn.conv2d",
     "nn.conv1d_transpose": "nn.conv2d_transpose",
     "nn.max_pool1d": "nn.max_pool2d",
     "nn.avg_pool1d": "nn.avg_pool2d",
@@ -46,7 +48,8 @@ def widen_convolutions(graph: Graph) -> Graph:
 @RULES.rule(is_op(*_WIDENED))
 def window_over_rows(site: Site) -> Replacement:
     node = site.node
-    if not all(value.tensor.rank == 3 for value in (*node.args, node.output)):
+    images, numbers = node.args[:2], node.args[2:]  # zero points are single numbers
+    if not all(value.tensor.rank == 3 for value in (*images, node.output)):
         return Refusal("the rank is not known")
     attrs = as_keywords(node.attrs)
     for name, first in _FIRST.items():
@@ -54,7 +57,7 @@ def window_over_rows(site: Site) -> Replacement:
             attrs[name] = (first, *attrs[name])
     begin, end = attrs["padding"]
     attrs["padding"] = (0, begin, 0, end)
-    operands = [_widened(site, value) for value in node.args]
+    operands = [*(_widened(site, value) for value in images), *numbers]
     return _narrowed(site, site.emit(_WIDENED[node.op.name], *operands, **attrs))
 
 
