@@ -1,9 +1,10 @@
 """Dot products of the narrow numbers in each lane of 32 bits, added to a sum.
 
 Four bytes, unsigned ones times signed ones, are exact on every machine. Where the processor has an
-instruction for it (VNNI, Hexagon's `vrmpy`), it is that one; on other x86 two products of 16-bit
-pairs, whose sums cannot overflow; elsewhere four products. Two bfloat16 are multiplied by an
-instruction where there is one, which takes subnormal numbers for zero, or as two float32.
+instruction for it (VNNI, Hexagon's `vrmpy`), it is that one; where Arm's multiplies signed bytes
+alone, it and an addition; on other x86 two products of 16-bit pairs, whose sums cannot overflow;
+elsewhere four products. Two bfloat16 are multiplied by an instruction where there is one, which
+takes subnormal numbers for zero, or as two float32.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from graft.llvm.text import Builder, Value, constant
 from graft.llvm.types import vector_type
 
 _LOW_BYTES = 0x00FF00FF
+_SIGNS, _HALVES = -0x7F7F7F80, 0x40404040  # four bytes of 128, and of 64
+_NEON_LANES = 4
 _BRAIN_BITS = (128, 256, 512)  # vectors that have an instruction for bfloat16
 # The product of pairs, by the bits of a vector: the intrinsic and the feature that it takes.
 _PAIRS = {
@@ -24,7 +27,12 @@ _PAIRS = {
 def dot4(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:
     """`addend` plus the four products of each lane."""
     bits = 32 * addend.lanes
-    if builder.target.multiplies_bytes(addend.lanes):
+    if builder.target.is_aarch64 and addend.lanes == _NEON_LANES:
+        if builder.target.has("i8mm"):
+            return _neon(builder, "usdot", addend, unsigned, signed)
+        if builder.target.has("dotprod"):
+            return _by_signed(builder, unsigned, signed, addend)
+    elif builder.target.multiplies_bytes(addend.lanes):
         name = f"llvm.x86.avx512.vpdpbusd.{bits}"
         return builder.call(name, "i32", addend.lanes, addend, unsigned, signed)
     if builder.target.is_hexagon and bits == builder.target.vector_bits:
@@ -33,6 +41,27 @@ def dot4(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Val
     if builder.target.is_x86 and bits in _PAIRS and builder.target.has(_PAIRS[bits][1]):
         return _by_pairs(builder, unsigned, signed, addend)
     return _by_bytes(builder, unsigned, signed, addend)
+
+
+def _by_signed(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:
+    """By an instruction that multiplies signed bytes: unsigned ones count as 128 less, which is
+    made up for by 128 times the others. That is the same for all sums by the same weights."""
+    lanes = addend.lanes
+    centred = builder.binary("xor", unsigned, constant(_SIGNS, "i32", lanes))
+    half, more = constant(_HALVES, "i32", lanes), constant(0, "i32", lanes)
+    for _ in range(2):
+        more = _neon(builder, "sdot", more, half, signed)
+    return _neon(builder, "sdot", builder.binary("add", addend, more), centred, signed)
+
+
+def _neon(builder: Builder, name: str, addend: Value, left: Value, right: Value) -> Value:
+    text = vector_type("i8", 4 * addend.lanes)
+    rows = (
+        builder.make("i8", 4 * addend.lanes, f"bitcast {one.typed} to {text}")
+        for one in (left, right)
+    )
+    full = f"llvm.aarch64.neon.{name}.v4i32.v16i8"
+    return builder.call(full, "i32", addend.lanes, addend, *rows)
 
 
 def interleave4(builder: Builder, value: Value) -> Value:

@@ -188,13 +188,15 @@ def _arm(
     caches: tuple[CacheLevel, ...],
     gigahertz: float,
     memory: float,
+    *extensions: str,
 ) -> Machine:
-    """An Arm core with 128-bit NEON units.
+    """An Arm core with 128-bit NEON units, which has dot products of bytes.
 
     Arm's own larger cores forward a sum to the next multiply-add that adds to it, so that sums
     take two cycles where the instruction takes four.
     """
-    return Machine(name, 128, *rates, gigahertz, caches, memory, summary, _NEON, ("lse",))
+    names = ("dotprod", "lse", *extensions)
+    return Machine(name, 128, *rates, gigahertz, caches, memory, summary, _NEON, names)
 
 
 def _caches(*levels: tuple[int, float, int]) -> tuple[CacheLevel, ...]:
@@ -252,6 +254,7 @@ _TABLE = (
         _caches((64, 48, 1), (1024, 32, 1), (32768, 10, 64)),
         2.6,
         8,
+        "i8mm",
     ),
     _arm(
         "neoverse-v2",
@@ -260,6 +263,7 @@ _TABLE = (
         _caches((64, 48, 1), (2048, 40, 1), (36864, 12, 96)),
         2.8,
         8,
+        "i8mm",
     ),
     # Two pipes of 64 bits: a vector multiply-add a cycle, a vector load in two.
     _arm(

@@ -112,6 +112,8 @@ class Target:
     def multiplies_bytes(self, lanes: int) -> bool:
         """Whether one instruction adds four products of bytes to each of so many int32."""
         bits = 32 * lanes
+        if self.is_aarch64:
+            return bits == self.vector_bits and self.has("i8mm")
         if bits == 512:
             return self.has("avx512vnni")
         is_short = self.has("avxvnni") or (self.has("avx512vnni") and self.has("avx512vl"))
@@ -143,7 +145,7 @@ _LINUX = "unknown-linux-gnu"
 # (encryption, random numbers, odd extensions of one maker) would only tie files to fewer machines.
 _WORTH_HAVING = {
     "x86_64": frozenset({*_V4, "avx512bf16", "avx512vbmi", "avx512vnni", "avxvnni"}),
-    "aarch64": frozenset({*_NEON, "lse"}),
+    "aarch64": frozenset({*_NEON, "dotprod", "i8mm", "lse"}),
 }
 
 
