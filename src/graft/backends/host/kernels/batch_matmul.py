@@ -15,7 +15,7 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
-from graft.backends.host.kernels.integer_weights import QUAD, unsigned
+from graft.backends.host.kernels.integer_weights import QUAD, signed, unsigned
 from graft.backends.host.kernels.product import OutputVector, Product, default_schedule
 from graft.backends.host.kernels.views import unclear, unflattened
 from graft.backends.host.storage import shape_of
@@ -71,8 +71,8 @@ def batch_matmul(group: Group, stores: Stores, target: Target) -> Plan | Refusal
 
 def _no_fours(group: Group, anchor: Node) -> Refusal | None:
     """Why bytes are not multiplied four at a time, if they are not."""
-    if anchor.attrs.transpose_a or anchor.attrs.transpose_b:
-        return Refusal("matrices of bytes are transposed")
+    if anchor.attrs.transpose_a:
+        return Refusal("the left matrix of bytes is transposed")
     if any(value in group.constants for value in anchor.args):
         return Refusal("a matrix of bytes is constant")
     depth = shape_of(anchor.args[0])[-1]
@@ -163,10 +163,14 @@ class _Writer:
         column = plus(times(block, self.schedule.width), place)
         if not self.is_whole:
             column = Binary(BinaryKind.MINIMUM, column, plus(self.columns, -1))
-        value = Load(self.right, (*self.batch(self.right_shape, batch), column, step))
+        value = self.turned(Load(self.right, (*self.batch(self.right_shape, batch), column, step)))
         store = Store(self.panel, (step, place), value)
         steps = For(step, Const(0), self.depth, store)
         return For(place, Const(0), Const(self.schedule.width), steps)
+
+    def turned(self, element: Expr) -> Expr:
+        """An element of the transposed matrix as it is multiplied."""
+        return element
 
     def finish(self, output: OutputVector, sums: Expr) -> Stmt:
         at = (*unflattened(output.batch, self.leading), output.row, output.columns)
@@ -186,13 +190,20 @@ class _ByteWriter(_Writer):
 
     def operands(self, left: Value, right: Value) -> tuple[Buffer, Buffer]:
         parameters = self.epilogue.parameters
-        return parameters.words(left, "left")[1], parameters.value(right, "right")[1]
+        read = parameters.words if self.attrs.transpose_b else parameters.value
+        return parameters.words(left, "left")[1], read(right, "right")[1]
 
     def element(self, batch: Expr, row: Expr, step: Expr) -> Expr:
         return unsigned(super().element(batch, row, step), self.dtypes[0])
 
+    def turned(self, element: Expr) -> Expr:
+        """Four bytes as signed ones: they lie side by side already."""
+        return element if self.dtypes[1] is DType.INT8 else signed(element)
+
     def pack_panel(self, batch: Expr, block: Expr) -> Stmt:
         """A block of columns, four rows of bytes as one of words."""
+        if self.attrs.transpose_b:
+            return super().pack_panel(batch, block)
         step, lanes = Var("step"), self.schedule.lanes
         stores = []
         for vector in range(self.schedule.vectors):

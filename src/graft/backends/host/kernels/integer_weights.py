@@ -54,6 +54,13 @@ def starts(weight: Array, less: int) -> Array:
 
 def unsigned(element: Expr, data: DType) -> Expr:
     """Four bytes of the data as unsigned ones."""
-    if data is not DType.INT8:
-        return element
+    return element if data is not DType.INT8 else _flipped(element)
+
+
+def signed(element: Expr) -> Expr:
+    """Four unsigned bytes as signed ones, 128 less."""
+    return _flipped(element)
+
+
+def _flipped(element: Expr) -> Expr:
     return binary(BinaryKind.XOR, Term(element), _SIGNS).expr

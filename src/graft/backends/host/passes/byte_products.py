@@ -29,6 +29,7 @@ class Bytes:
 
     value: Value
     zero: Offset = 0
+    is_turned: bool = False  # whether the last two axes are to be exchanged
 
 
 def centred_bytes(site: Site, value: Value) -> Bytes | None:
@@ -66,21 +67,38 @@ def are_known(*values: Value) -> bool:
     )
 
 
+def turned_back(site: Site, right: Bytes) -> Bytes:
+    """A matrix before its last two axes were exchanged: rows of four bytes then are words."""
+    node = site.producer(right.value)
+    rank = right.value.tensor.rank
+    if node is None or node.op.name != "transpose" or rank is None:
+        return right
+    swapped = (*range(rank - 2), rank - 1, rank - 2)
+    is_swapped = tuple(node.attrs.axes or reversed(range(rank))) == swapped
+    return Bytes(node.args[0], right.zero, True) if is_swapped else right
+
+
 def byte_product(site: Site, left: Bytes, right: Bytes) -> Value:
     """The products of matrices [..., rows, depth] and [..., depth, columns], in int32."""
     more = HALF if left.value.dtype is DType.INT8 else 0
     less = HALF if right.value.dtype is DType.UINT8 else 0
-    operands = _in_fours(site, left.value, -1, 0), _in_fours(site, right.value, -2, less)
-    sums = site.emit("qnn.batch_matmul", *operands)
+    depth = -1 if right.is_turned else -2
+    operands = _in_fours(site, left.value, -1, 0), _in_fours(site, right.value, depth, less)
+    sums = site.emit("qnn.batch_matmul", *operands, transpose_b=right.is_turned)
     above, below = _plus(site, left.zero, more), _plus(site, right.zero, -less)
     if below != 0:
         rows = _plus(site, _wide(site, left.value), more)
         sums = _less(site, sums, _total(site, _times(site, rows, below), -1))
     if above != 0:
-        columns = _wide(site, right.value)
+        columns = right.value
+        if right.is_turned:  # before the sum, so that what follows it has the products' shape
+            rank = len(columns.shape or ())
+            columns = site.emit("expand_dims", columns, axes=(rank - 2,))
+        columns = _wide(site, columns)
         if right.zero != 0:
             columns = _less(site, columns, _known(site, right.zero))
-        sums = _less(site, sums, _total(site, _times(site, columns, above), -2))
+        scaled = _times(site, columns, above)
+        sums = _less(site, sums, _total(site, scaled, depth, keepdims=not right.is_turned))
     return sums
 
 
@@ -102,10 +120,10 @@ def _wide(site: Site, value: Value) -> Value:
     return site.emit("cast", value, dtype=DType.INT32)
 
 
-def _total(site: Site, value: Value, axis: int) -> Value:
+def _total(site: Site, value: Value, axis: int, keepdims: bool = True) -> Value:
     """The sum; what it is multiplied by has been before, so that what follows the products has
     their shape and runs with them."""
-    return site.emit("sum", value, axes=(axis,), keepdims=True)
+    return site.emit("sum", value, axes=(axis,), keepdims=keepdims)
 
 
 def _known(site: Site, offset: Offset) -> Value:

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from graft.backends.host.kernels.integer_weights import QUAD
-from graft.backends.host.passes.byte_products import Bytes, are_known, byte_product, centred_bytes
+from graft.backends.host.passes.byte_products import (
+    Bytes,
+    are_known,
+    byte_product,
+    centred_bytes,
+    turned_back,
+)
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import as_keywords
@@ -230,8 +236,22 @@ def byte_matmul(site: Site) -> Replacement:
         return Refusal("a matrix is constant")
     if static_shape(left.value)[-1] > _MOST_PRODUCTS:
         return Refusal("the sums may not fit into int32")
-    operands = (Bytes(one.value, int(one.zero_point)) for one in (left, right))
+    operands = [Bytes(one.value, int(one.zero_point)) for one in (left, right)]
+    operands[1] = turned_back(site, operands[1])
     return _scaled(site, byte_product(site, *operands), left.scale * right.scale, 0)
+
+
+@_LAYERS.rule(is_op("transpose", "reshape"))
+def dequantised_later(site: Site) -> Replacement:
+    """Bytes are moved rather than the floats that they stand for, and layers see the bytes."""
+    node = site.node
+    data = _quantized(site, node.args[0])
+    if data is None or data.axis is not None or site.array(data.value) is not None:
+        return Refusal("what is moved are not bytes dequantised by one constant scale")
+    source = site.producer(node.args[0])
+    assert source is not None
+    moved = site.again(node, data.value, *node.inputs[1:])
+    return site.again(source, moved, *source.inputs[1:])
 
 
 @_LAYERS.rule(is_op(*INTEGER_LAYERS))
