@@ -44,7 +44,13 @@ def _requantized(g: Builder, sums: Value, dtype: str) -> Value:
 
 
 def _conv_case(
-    shape: Shape, weight: Shape, dtype: str, zero_point: int, result: str, **attrs: Any
+    shape: Shape,
+    weight: Shape,
+    dtype: str,
+    zero_point: int,
+    result: str,
+    blocks: Shape = (),
+    **attrs: Any,
 ) -> Case:
     array = _whole(np.int8, *weight)
 
@@ -56,7 +62,7 @@ def _conv_case(
     plain = case(write, {})
     assert plain.group.anchor is not None
     halo = conv_plan.halo(plain.group.anchor, weight[2:])
-    block_in, block_out = (blocks_of(n, (16, 8, n)) for n in (shape[1], weight[0]))
+    block_in, block_out = blocks or (blocks_of(n, (16, 8, n)) for n in (shape[1], weight[0]))
     made = case(write, {"x": (block_in, halo), "result": (block_out, (1, 0, 2, 1))})
     stores = dict(made.stores)
     (data,) = made.graph.inputs
@@ -195,6 +201,43 @@ def test_words_of_depthwise_weights(taps: int, stride: int) -> None:
         first = window * stride
         np.testing.assert_array_equal(rows[:9, window, first : first + taps], weight[:, 0, 0])
     assert np.count_nonzero(rows) == 9 * taps * windows.windows
+
+
+@every_target
+@pytest.mark.parametrize(
+    ("weight", "groups", "template"),
+    [
+        ((40, 24, 3, 3), 1, conv2d),
+        ((20, 24, 1, 1), 1, conv2d),
+        ((24, 1, 3, 3), 24, depthwise_bytes),
+    ],
+)
+def test_last_blocks_that_are_not_full(
+    weight: Shape, groups: int, template: Any, target: Target
+) -> None:
+    """Lanes without a channel hold any bytes, and reach no channel."""
+    padding = (weight[2] // 2,) * 4
+    attrs: dict[str, Any] = {"groups": groups, "padding": padding}
+    made = _conv_case((1, 24, 6, 7), weight, "int8", -7, "uint8", (16, 16), **attrs)
+    (data,) = made.graph.inputs
+    array = _whole(np.int8, 1, 24, 6, 7)
+    kernel = made.kernel(template, target)
+    (wanted,) = evaluate(made.graph, [array])
+    results = []
+    for stray in (0, 77):
+        with_strays = made.stores[data].pack(array)
+        with_strays[:, -1, ..., 8:] = stray
+        packed = {data: with_strays}
+        results.append(_channels(run(made, kernel, [array], 1, target, packed), weight[0]))
+    np.testing.assert_array_equal(results[0], results[1])
+    stored = made.stores[made.group.output].pack(wanted)
+    np.testing.assert_array_equal(results[0], _channels(stored, weight[0]))
+
+
+def _channels(image: Array, count: int) -> Array:
+    """The channels of an image in blocks, without lanes that are none."""
+    moved = np.moveaxis(image, -1, 2)
+    return moved.reshape(image.shape[0], -1, *image.shape[2:4])[:, :count]
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 131), ("int8", -7)])

@@ -30,6 +30,7 @@ from graft.runtime.memory import address_of, aligned_empty
 Halo = tuple[int, int, int, int]  # top, left, bottom, right
 NO_HALO: Halo = (0, 0, 0, 0)
 BLOCKS = (16, 8)  # channels of a block, best first
+_QUAD = 4  # bytes of a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +166,10 @@ def channel_count(image: Value) -> int:
 def blocks_for(image: Value) -> tuple[int, ...]:
     """The block sizes that kernels may make an image in, best first.
 
-    The last block of an image of floats need not be full."""
-    whole = tuple(block for block in BLOCKS if channel_count(image) % block == 0)
-    return whole if image.dtype in BYTES else BLOCKS
+    The last block need not be full; bytes are multiplied by fours of channels."""
+    channels = channel_count(image)
+    is_narrow = channels % _QUAD or channels < min(BLOCKS)
+    return () if image.dtype in BYTES and is_narrow else BLOCKS
 
 
 def row_major(value: Value) -> Storage:
