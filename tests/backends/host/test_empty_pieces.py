@@ -1,4 +1,4 @@
-"""Joining computed pieces along vectors, where some of the pieces have no elements at all."""
+"""Tensors without elements: among pieces that are joined along vectors, and as results."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import itertools
 import numpy as np
 import pytest
 from tests.backends.host.test_flow import agree, both, numbers
+
+from graft.backends.host.backend import HostBackend
+from graft.byoc.probe import shape_at
+from graft.ir.parser import from_text
 
 SIZES = (0, 1, 2, 17, 40)
 
@@ -51,3 +55,17 @@ def test_an_innermost_axis_may_be_followed_by_ones() -> None:
     """)
     for rows, size in itertools.product(SIZES, repeat=2):
         agree(pair, x=numbers(rows, 1), t=numbers(size, 1, seed=1))
+
+
+def test_the_evaluator_reads_an_output_that_no_kernel_writes() -> None:
+    graph = from_text("""
+        graph @example(%x: float32[1, 1, 1, 7], %o: float32[1, 8, 0, 6], %w: float32[1, 1, 2, 2],
+                       %p: float32[1, 4, 0, 5], %v: float32[1, 1, 1, 2]) {
+          %y: float32[1, 1, 0, 6] = nn.deformable_conv2d(%x, %o, %w)
+          %z: float32[1, 1, 0, 5] = nn.deformable_conv2d(%y, %p, %v)
+          return %y, %z
+        }
+    """)
+    inputs = [np.ones(shape_at(value, {}), np.float32) for value in graph.inputs]
+    outputs = [np.empty((1, 1, 0, width), np.float32) for width in (6, 5)]
+    HostBackend().runner(graph)(inputs, outputs)

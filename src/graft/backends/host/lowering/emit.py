@@ -113,13 +113,17 @@ class _Emitter:
                 self._end_segment()
                 self._emit_outside(f"{self._label} {number}".strip(), step)
         self._end_segment()
-        # Outputs without elements may have no step.
-        missing = [number for number in self._outputs if number not in self._defined]
-        if missing:
-            self._emitted.instructions.append(p.Segment((), tuple(missing), ()))
+        self._define_empty(self._outputs)
         if self._is_cut:
             self._values.pool |= dict.fromkeys(self._memory.size)
         return self._emitted
+
+    def _define_empty(self, numbers: Sequence[int]) -> None:
+        """Define those that no step has written: outputs without elements may have none."""
+        missing = tuple(number for number in numbers if number not in self._defined)
+        if missing:
+            self._emitted.instructions.append(p.Segment((), missing, ()))
+            self._defined |= {*missing}
 
     def _call(self, step: NativeStep) -> p.KernelCall:
         function = self._assembly.functions[step.symbol]
@@ -257,6 +261,7 @@ class _Emitter:
         if isinstance(buffer, Slot | Part):
             return self._slot_value(buffer, storage)
         number = self._number(buffer)
+        self._define_empty([number])
         if self._values.values[number].shape == storage.sizes:
             return number
         return self._alias(number, key, storage)
