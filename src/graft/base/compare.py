@@ -19,8 +19,11 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """|actual - expected| may be as large as the sum of these; nothing else than floats has any.
-    Integers may be off by `steps`."""
+    """|actual - expected| may be as large as the sum of these; nothing else than numbers has any.
+
+    Integers may be off by `steps`. Those of 64 bits, which floats do not hold exactly, may besides
+    have a relative error.
+    """
 
     absolute: float = 0.0
     relative: float = 0.0  # of the expected element
@@ -161,8 +164,11 @@ def _compare_exactly(
         return Difference(mismatches=count, size=actual.size, is_float=False)
     errors = _integer_errors(actual[wrong], expected[wrong])
     if bound.steps:
-        moved = 0 if nearby is None else _integer_errors(expected[wrong], nearby[wrong])
-        errors = errors[errors > bound.steps + moved]
+        allowed = bound.steps + bound.relative * np.abs(expected[wrong].astype(np.float64))
+        allowed += bound.of_largest * _largest(expected, np.float64)
+        if nearby is not None:
+            allowed += _integer_errors(expected[wrong], nearby[wrong])
+        errors = errors[errors > allowed]
     largest = float(errors.max(initial=0))
     return Difference(largest, 0.0, len(errors), actual.size, is_float=False)
 

@@ -161,14 +161,19 @@ def _check_attrs(attrs: ResizeAttrs, dtype: DType) -> None:
     ]
     for what, value, known in choices:
         require(value in known, f"the {what} '{value}' is none of {', '.join(known)}")
-    copies = attrs.method == "nearest_neighbor"
-    require(copies or dtype.is_number, f"{dtype} elements cannot be interpolated")
-    require(not (copies and attrs.antialias), "nearest neighbour has no antialiasing")
+    weighs = interpolates(attrs)
+    require(not weighs or dtype.is_number, f"{dtype} elements cannot be interpolated")
+    require(weighs or not attrs.antialias, "nearest neighbour has no antialiasing")
 
 
 def crops(attrs: ResizeAttrs) -> bool:
     """Whether a region of the operand is resized, which may reach beyond it."""
     return attrs.coordinate_transformation_mode == "tf_crop_and_resize"
+
+
+def interpolates(attrs: ResizeAttrs) -> bool:
+    """Whether results are weighted sums, which integers are rounded from."""
+    return attrs.method != "nearest_neighbor"
 
 
 def axes_of(attrs: ResizeAttrs, rank: int) -> Ints:
@@ -234,7 +239,7 @@ def to_dtype(numbers: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _resize_work(attrs: ResizeAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
-    if attrs.method == "nearest_neighbor":
+    if not interpolates(attrs):
         return movement_work(attrs, ins, outs)
     data, result = ins[0], outs[0]
     changed = 1
@@ -263,7 +268,7 @@ def _resize(
     check_extents(extents, data.dtype, "resize")
     if 0 in extents:
         return np.zeros(extents, data.dtype)
-    if attrs.method == "nearest_neighbor":
+    if not interpolates(attrs):
         result = data
         for step in steps:
             result = np.take(result, nearest_table(attrs, step), axis=step.axis)
@@ -285,7 +290,7 @@ def resize(attrs: Any, out: te.Out, data: Tensor, *operands: Tensor | None) -> t
     """Nearest neighbours or weighted sums of a few, along the axes that change."""
     steps = resize_steps(attrs, te.sizes(data), out.shape, operands)
     inner = te.Out(f"{out.name}_inside", out.types) if crops(attrs) else out
-    if attrs.method == "nearest_neighbor":
+    if not interpolates(attrs):
         result = _copied(attrs, data, steps, inner)
     elif any(one is not None for one in operands):
         result = _axis_by_axis(attrs, data, steps, inner)
