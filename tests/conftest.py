@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import signal
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
@@ -65,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # What things take here says nothing, so nobody waits for a quiet moment, or measures for long.
     measure.WATCH.patience, measure.BUDGET, measure.RACE_BUDGET = 0.0, 0.03, 0.05
     executable._PROFILE_SECONDS = 0.05
+    # Jobs in the background ignore Ctrl-C, and so would the processes that tests send it to.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Tests look at what commands say, however slow the machine is at the moment.
     terminal.QUIET_SECONDS = threading.TIMEOUT_MAX
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -198,7 +198,7 @@ def test_endless_loops_stop_for_ctrl_c() -> None:
 
 
 ENDLESS = """
-import os, signal, threading, time
+import os, signal, threading
 import numpy as np
 from tests.backends.host.test_flow import both
 host, _ = both('''
@@ -212,11 +212,9 @@ host, _ = both('''
     }
 ''')
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-start = time.perf_counter()
 try:
     host.run(None, {"x": np.ones(2, np.float32)})
 except KeyboardInterrupt:
-    assert time.perf_counter() - start < 30
     print("interrupted")
 """
 
