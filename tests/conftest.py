@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.combinations import leave_to_full_runs
 
 os.environ.pop("COLUMNS", None)  # which pytest-xdist sets; reports would fit that width
 os.environ["GRAFT_CALIBRATE"] = "0"  # kernels of tests follow from the table on every machine
@@ -73,6 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         # The other processors run tests, too: processes to compile in would only cost their start.
         pytest.MonkeyPatch().setattr(pool, "available_processors", lambda: 1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_to_full_runs(items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

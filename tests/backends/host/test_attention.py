@@ -18,6 +18,7 @@ def _attention(
     return case("nn.attention", q, k, case.input(batch, 2, keys, values), **attrs)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("queries", "keys", "size", "values"),
     [(1, 1, 1, 1), (1, 33, 20, 9), (37, 5, 7, 64), (32, 40, 16, 16), (50, 29, 8, 33)],

@@ -106,6 +106,7 @@ def named(kernel: Kernel, *names: str) -> bool:
     return {*names} <= {one.name for one in kernel.function.parameters}
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("first_turned", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

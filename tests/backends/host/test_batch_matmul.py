@@ -8,6 +8,7 @@ from tests.backends.host.row_kernels import Case, check, refusal
 from graft.backends.host.kernels.batch_matmul import batch_matmul
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 5, 3), (17, 9, 33), (30, 1, 64)])

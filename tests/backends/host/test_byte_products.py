@@ -60,6 +60,7 @@ def model_of(node: Any, inputs: dict[str, Array], shapes: dict[str, Any] | None 
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("left", "right"), DTYPES)
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_integer_products(left: str, right: str, shapes: Any) -> None:
@@ -148,6 +149,7 @@ def test_keys_are_not_transposed_in_memory(
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("left", "right"), DTYPES)
 @pytest.mark.parametrize("extents", [(2, 3, 17, 10, 21), (1, 2, 8, 64, 8)])
 def test_attention_between_quantisations(left: str, right: str, extents: Any) -> None:

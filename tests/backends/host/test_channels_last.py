@@ -65,6 +65,7 @@ def _check(graph: Graph, *inputs: Array) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("channels", [3, 16, 24, 40, 64])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_rows_through_an_image(channels: int, batch: int) -> None:

@@ -63,6 +63,7 @@ def _case(
     return case(write, layout)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     ("shape", "weight", "attrs"),
@@ -89,6 +90,7 @@ def test_odd_shapes(
     check(_case(shape, weight, **attrs), conv2d, threads)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
     ("channels", "outputs", "groups"),
@@ -110,6 +112,7 @@ def test_groups(channels: int, outputs: int, groups: int, batch: int) -> None:
     check(_case((batch, channels, 7, 9), weight, **attrs), conv2d, threads=2)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("kernel", "attrs"),
     [
@@ -150,6 +153,7 @@ def test_epilogues(name: str, after: Callable[[Builder, Value], Value]) -> None:
     check(_case((1, 32, 6, 9), weight, name, after, **attrs), conv2d)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("after", [_plain, _residual, _gelu])
 @pytest.mark.parametrize("machine", ["icelake-server", "znver3", "znver4"])
 @pytest.mark.parametrize("shape", [(1, 48, 7, 7), (2, 32, 5, 3), (1, 16, 1, 11), (1, 40, 14, 14)])
@@ -166,6 +170,7 @@ def test_tiles_go_on_from_row_to_row(
     check(made, conv2d, threads=2, target=target)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("threads", "bands"), [(1, 1), (3, 1), (2, 3)])
 @pytest.mark.parametrize(
     ("shape", "weight", "attrs"),

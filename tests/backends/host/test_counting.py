@@ -37,6 +37,7 @@ def check(data: Array, **attrs: Any) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
 @pytest.mark.parametrize("skip", [0, 1, 5, 9])
 @pytest.mark.parametrize("lengths", [(1, 1), (2, 2), (1, 3)])

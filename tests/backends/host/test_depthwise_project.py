@@ -51,6 +51,7 @@ def with_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr(kernels, "choose_project_schedule", choose)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 7])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("channels", "outputs", "side"), [(32, 16, 20), (144, 48, 9)])
@@ -61,6 +62,7 @@ def test_layers_of_mobile_networks(
     check(chain(graph, halos=(BORDER, NO_HALO)), depthwise_project, threads)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("rows", [1, 4, 13])
 @pytest.mark.parametrize(
     ("kernel", "attrs"),

@@ -20,6 +20,7 @@ def _numbers(shape: tuple[int, ...], dtype: DType) -> Array:
     return np.random.default_rng(shape).choice(few, shape).astype(dtype.numpy)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize("dtype", sorted(HELD), ids=str)
 def test_every_dtype(dtype: DType, in_order: bool) -> None:

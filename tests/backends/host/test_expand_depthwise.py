@@ -76,6 +76,7 @@ def with_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 PADDED = {"padding": (1, 1, 1, 1)}
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 7])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("inputs", "channels", "side"), [(16, 96, 20), (24, 144, 14), (32, 64, 7)])
@@ -86,6 +87,7 @@ def test_layers_of_mobile_networks(
     check(chain(graph), expand_depthwise, threads)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("rows", [1, 3, 13])
 @pytest.mark.parametrize(
     ("kernel", "attrs"),
@@ -107,6 +109,7 @@ def test_any_window_and_any_rows_of_a_job(
     check(made, expand_depthwise, 2)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("inputs", "channels"), [(3, 20), (5, 33), (24, 40), (17, 100), (1, 7)])
 @pytest.mark.parametrize("blocks", [(16, 16), (8, 16), (16, 8)])
 def test_channels_that_fill_no_blocks(inputs: int, channels: int, blocks: tuple[int, int]) -> None:
@@ -141,6 +144,7 @@ def test_a_second_image_in_the_epilogue() -> None:
     check(replace(made, stores=stores), expand_depthwise, 2)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [(0, 0), (5, 4), (10, 10)])
 def test_numbers_that_are_none_reach_their_window_only(number: float, at: tuple[int, int]) -> None:
@@ -194,6 +198,7 @@ def test_a_first_convolution_with_neighbours_is_refused() -> None:
     assert reason == "the first convolution is not pointwise"
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_sums_are_those_of_two_kernels(

@@ -43,6 +43,7 @@ def _special(count: int) -> Array:
     return np.random.default_rng(count).choice(SPECIAL, (count, FEATURES))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("how", ["SUM", "AVERAGE", "MIN", "MAX"])
 @pytest.mark.parametrize("mode", [*PLAIN, "all"])
 @pytest.mark.parametrize("tracks", [True, False])

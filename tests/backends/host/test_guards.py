@@ -215,6 +215,7 @@ def refused(run: Any, message: str, name: str = "it") -> None:
     assert caught.value.location.node == name
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("shapes", BINDINGS)
 @pytest.mark.parametrize("one", CASES)
 def test_indices_outside(one: Case, shapes: str, tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def test_pooling_between() -> None:
     _agrees(g.build(g("nn.conv2d", wide, weight, padding=(1, 1, 1, 1))), 1e-5)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("half", HALVES, ids=str)
 @pytest.mark.parametrize("rows", [1, 3, 17])
 @pytest.mark.parametrize("narrow", [True, False], ids=["narrow data", "float32 data"])

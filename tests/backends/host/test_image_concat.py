@@ -41,6 +41,7 @@ def joined(
     return case(write, {**sources, "other": block, "result": (block, (1, 0, 2, 1))})
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(
     ("parts", "block"),

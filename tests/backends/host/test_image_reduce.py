@@ -28,6 +28,7 @@ def mean(
     return case(write, {"data": (block, (1, 0, 2, 1))})
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("keepdims", [True, False])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_other_reductions(op: str, shape: tuple[int, ...], block: int) -> None:
     check(made, image_reduce, inputs=[image])
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op", ["mean", "max", "min", "sum"])
 @pytest.mark.parametrize(
     ("shape", "block"),

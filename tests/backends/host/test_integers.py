@@ -119,6 +119,7 @@ def _agrees(
     np.testing.assert_array_equal(found, packed)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 131), ("int8", -7)])
 @pytest.mark.parametrize(

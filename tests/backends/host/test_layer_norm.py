@@ -8,6 +8,7 @@ from tests.backends.host.row_kernels import Case, check
 from graft.backends.host.kernels.expression.template import expression
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("length", [1, 3, 16, 77, 768])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_any_length(length: int, batch: int) -> None:

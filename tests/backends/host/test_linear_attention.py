@@ -48,6 +48,7 @@ def check(dtype: str, given: tuple[str, ...], **shapes: tuple[int, ...]) -> None
             )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("given", [(), ("state",), ("decay", "beta"), ("state", "decay", "beta")])
 def test_operands(dtype: str, given: tuple[str, ...]) -> None:

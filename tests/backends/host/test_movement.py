@@ -15,6 +15,7 @@ from graft.loop.print import to_text
 from graft.loop.traverse import walk_stmt
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("axes", list(permutations(range(3))))
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
 def test_transposes(axes: tuple[int, ...], dtype: str) -> None:

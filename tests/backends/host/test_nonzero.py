@@ -30,6 +30,7 @@ def test_every_dtype(dtype: DType) -> None:
     assert flow == ["Segment", "BindSymbol", "Segment"]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("share", [0, 0.5, 1])
 def test_static_shapes(shape: tuple[int, ...], share: float) -> None:

@@ -61,6 +61,7 @@ def check(
         )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("bins", [0, 1, 8, 80])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32"])
 def test_mel_filters(bins: int, dtype: str) -> None:
@@ -95,6 +96,7 @@ def numbers(*shape: int, dtype: str = "float32") -> Array:
     return (random.standard_normal(shape) * 5).astype(DType(dtype).numpy)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "prod"])
 @pytest.mark.parametrize("axes", [(0,), (-1,), (1, 2), (-3, 2), (0, 1, 2), ()])
 @pytest.mark.parametrize("keepdims", [True, False])
@@ -140,6 +142,7 @@ def test_slices(begin: tuple[int, ...], end: tuple[int, ...], strides: tuple[int
     check("strided_slice", numbers(5, 6), ints(*begin), ints(*end), None, ints(*strides))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 @pytest.mark.parametrize("widths", [(0, 2, 3, 1), (-1, 0, 0, -2), (4, -1, -2, 3)])
 def test_pads(mode: str, widths: tuple[int, ...]) -> None:
@@ -152,6 +155,7 @@ def test_pads_of_axes_that_are_data_and_of_nothing() -> None:
     check("nn.pad", np.zeros((0, 2), np.float32), None, ints(2, 0, 1, 0))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("op", ["cumsum", "cumprod"])
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])

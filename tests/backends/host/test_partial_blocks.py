@@ -55,6 +55,7 @@ def _image(*shape: int) -> Array:
     return np.random.default_rng(5).standard_normal(shape, np.float32)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(("first", "second"), [(5, 20), (12, 24), (40, 3), (30, 100), (33, 1)])
 def test_convolutions(first: int, second: int, machine: str) -> None:
@@ -65,6 +66,7 @@ def test_convolutions(first: int, second: int, machine: str) -> None:
     _check(net.build.build(z, w), machine, _image(2, 7, 9, 8))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("channels", [20, 24, 36, 52])
 def test_three_by_three_by_winograd(channels: int, machine: str) -> None:
@@ -73,6 +75,7 @@ def test_three_by_three_by_winograd(channels: int, machine: str) -> None:
     _check(net.build.build(net.conv(y, 21, 3)), machine, _image(1, 24, 29, 30))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("channels", [10, 24, 40])
 def test_everything_between_convolutions(channels: int, machine: str) -> None:
@@ -89,6 +92,7 @@ def test_everything_between_convolutions(channels: int, machine: str) -> None:
     _check(net.build.build(net.conv(joined, 9), flat), machine, _image(2, 3, 11, 10))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(("groups", "channels"), [(3, 36), (5, 60), (2, 24), (4, 24)])
 def test_groups(groups: int, channels: int, machine: str) -> None:
@@ -108,6 +112,7 @@ def test_lanes_without_a_channel_reach_no_channel(machine: str) -> None:
     _check(net.build.build(net.conv(net.conv(y, 20, 3), 4)), machine, _image(1, 16, 5, 6) + 5)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("channels", [64, 40])
 def test_convolutions_of_a_part(channels: int, machine: str) -> None:
@@ -132,6 +137,7 @@ def test_slices_and_splits(machine: str) -> None:
     )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("channels", [4, 20, 31, 40])
 def test_normalisation_over_channels(channels: int, machine: str) -> None:

@@ -30,6 +30,7 @@ def negative(made: Case) -> list[Array]:
     return [-np.abs(array) - 1 for array in random_inputs(made.graph)]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("op", POOLS)
 @pytest.mark.parametrize(
@@ -47,6 +48,7 @@ def test_network_layers(op: str, size: int, attrs: dict[str, object], threads: i
     check(made, pool2d, threads, negative(made))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("op", "extra"),
     [(POOLS[0], {}), (POOLS[1], {}), (POOLS[1], {"count_include_pad": True})],

@@ -46,6 +46,7 @@ def _check(graph: Graph, threads: int = 2, **counts: int) -> graft.Module:
     return module
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_residual_blocks_with_halos_of_different_widths(batch: int, threads: int) -> None:

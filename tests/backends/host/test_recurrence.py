@@ -91,6 +91,7 @@ def check(cell: str, sizes: tuple[int, int, int, int], **options: Any) -> None:
             )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("cell", GATES)
 def test_all_operands_in_all_directions(cell: str, direction: str) -> None:
@@ -102,6 +103,7 @@ def test_nothing_but_weights_which_are_not_constant(cell: str) -> None:
     check(cell, (4, 9, 3, 16), given=(), constant="")
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (6, 1, 5, 33), (2, 17, 3, 8)])
 @pytest.mark.parametrize("cell", GATES)
 def test_sizes_that_fill_no_tile(cell: str, sizes: tuple[int, int, int, int]) -> None:

@@ -11,6 +11,7 @@ from graft.backends.host.kernels.expression.template import expression
 OPS = ["sum", "mean", "max", "min", "prod"]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("axes", [None, (0,), (1,), (-1,), (0, 2), (1, 3), (0, 1), (2, 3)])
 def test_any_axes(op: str, axes: tuple[int, ...] | None) -> None:
@@ -47,6 +48,7 @@ def test_axes_of_extent_one() -> None:
     check(expression, case, case("sum", case.input(4, 1, 9), axes=(1,)))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op", ["sum", "mean", "max"])
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int8", "uint8", "int64"])
 @pytest.mark.parametrize("axes", [(1,), (0, 2)])
@@ -66,6 +68,7 @@ def test_truth_values(op: str, axes: tuple[int, ...]) -> None:
     check(expression, case, case(op, case.given(x), axes=axes))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
     "shape", [(1, 5), (1000, 7), (1000, 1), (40, 200), (3, 64, 100), (2, 9, 3)]

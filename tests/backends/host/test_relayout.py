@@ -35,6 +35,7 @@ CASES = [
 ]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(("shape", "one", "other"), CASES)
@@ -53,6 +54,7 @@ def test_copies(shape: tuple[int, ...], one: int, other: int, threads: int, dtyp
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("shape", [(), (1,), (5, 3, 17), (1, 1, 1, 5000), (3, 0, 2), (2, 1029)])
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.INT64, DType.BOOL, DType.FLOAT16])

@@ -55,6 +55,7 @@ def elements(
     return build
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elements_of_every_dtype(dtype: str, reduction: str) -> None:
@@ -89,6 +90,7 @@ def tuples(data: tuple[int, ...], length: int, dtype: str = "float32", **attrs: 
     return build
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_tuples(length: int, reduction: str) -> None:

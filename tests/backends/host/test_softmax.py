@@ -10,6 +10,7 @@ from graft.backends.host.kernels.expression.template import expression
 from graft.backends.host.kernels.softmax import softmax
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
 @pytest.mark.parametrize("shape", [(1,), (7, 1), (3, 21), (2, 3, 64), (5, 197), (1, 1000)])
 def test_any_length(op: str, shape: tuple[int, ...]) -> None:
@@ -17,6 +18,7 @@ def test_any_length(op: str, shape: tuple[int, ...]) -> None:
     check(softmax, case, case(op, case.input(*shape), axis=-1))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("rows", [15, 16, 17, 31, 100])
@@ -60,6 +62,7 @@ def test_other_axes_are_refused() -> None:
     assert "last axis" in refusal(softmax, case, case("nn.softmax", case.input(3, 4), axis=0))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op", ["nn.softmax", "nn.log_softmax"])
 @pytest.mark.parametrize("shape", [(37, 3), (50, 8), (3, 5, 197), (3, 21), (2, 1), (40, 5, 3)])
 def test_scheduled(op: str, shape: tuple[int, ...]) -> None:

@@ -46,6 +46,7 @@ def test_features_that_may_differ_in_number_stay_compared() -> None:
     assert strength_reduction(graph) is graph
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("features", [0, 1, 12, 131])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
 def test_a_single_output_is_a_sum(features: int, dtype: str) -> None:

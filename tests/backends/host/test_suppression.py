@@ -36,6 +36,7 @@ def _graph(dtype: str = "float32", images: Any = 1, classes: Any = 1, **attrs: A
     return g.build(g("vision.non_max_suppression", boxes, scores, **attrs))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("center_point_box", [True, False])
 @pytest.mark.parametrize("most", [0, 1, 7, 2**63 - 1])
 def test_numbers_of_boxes(most: int, center_point_box: bool) -> None:
@@ -45,6 +46,7 @@ def test_numbers_of_boxes(most: int, center_point_box: bool) -> None:
     assert steps == ["Segment", "Slice"]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("least", [None, -1.0, 0.5, 2.0])
 def test_thresholds_of_every_dtype(dtype: str, least: float | None) -> None:

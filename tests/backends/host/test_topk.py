@@ -39,6 +39,7 @@ def found(s: Sizes, data: Value, k: object, **attrs: object) -> tuple[Value, ...
     return tuple(s.builder.call("topk", data, k=k, **attrs))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_ties_and_special_numbers_of_every_dtype(dtype: str, largest: bool) -> None:

@@ -72,6 +72,7 @@ def _agrees(model: Quantised, result: Value, scale: float, shape: tuple[int, ...
     return made
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 117), ("int8", -9)])
 @pytest.mark.parametrize("channels", [3, 16, 24])
@@ -209,6 +210,7 @@ def test_zero_point_known_at_run_time(dtype: str, rows: Any) -> None:
     _exact(write, (rows, 20), x)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("weights", [np.int8, np.int16])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_plain_integer_convolutions(rank: int, weights: Any) -> None:

@@ -75,6 +75,7 @@ def _direct_in_float64(graph: Graph, x: Array) -> Array:
     return result
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("tile", BOUND)
 @pytest.mark.parametrize(
     ("shape", "outputs", "pad", "threads"),
@@ -122,6 +123,7 @@ def _check_error(
     assert np.abs(found - expected).max() < bound * expected.std()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("kernel", "tile"), OTHERS)
 @pytest.mark.parametrize(
     ("shape", "outputs", "is_padded", "threads"),
@@ -179,6 +181,7 @@ def test_halo_residual_and_uneven_blocks(tile: int, threads: int) -> None:
     check(case(write, layout, Winograd(tile)), winograd, threads)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("tile", BOUND)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
@@ -219,6 +222,7 @@ def test_dilated(
     check(case(write, layout, Winograd(tile)), winograd, threads)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("tile", BOUND)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
@@ -280,6 +284,7 @@ def test_dilated_at_every_size() -> None:
         np.testing.assert_allclose(found, evaluate(graph, [data])[0], rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("tile", BOUND)
 @pytest.mark.parametrize("panels", [1, 3, 100])
 def test_weights_that_no_cache_holds(tile: int, panels: int) -> None:
@@ -303,6 +308,7 @@ def test_weights_that_no_cache_holds(tile: int, panels: int) -> None:
     check(made, winograd, 2, target=small)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("tile", BOUND)
 @pytest.mark.parametrize("half_rows", [0, 1])
 @pytest.mark.parametrize("fills_beside_loads", [False, True])
