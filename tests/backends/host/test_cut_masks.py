@@ -17,15 +17,14 @@ POSITIONS, LAYERS = 8, 3
 
 def decoder() -> onnx.ModelProto:
     """Layers of attention over what is past and what is new, which make the new of the next."""
-    lines = []
+    lines = ["x0 = Neg (x)"]  # so that the first layer reads memory like the others': one kernel
     for i in range(LAYERS):
-        x = f"x{i}" if i else "x"
         lines += [
-            f"k{i} = Concat <axis = 1> (past{i}, {x})",
+            f"k{i} = Concat <axis = 1> (past{i}, x{i})",
             f"t{i} = Transpose <perm = [0, 2, 1]> (k{i})",
-            f"scores{i} = MatMul ({x}, t{i})",
+            f"scores{i} = MatMul (x{i}, t{i})",
             f"end{i} = Shape <start = 1, end = 2> (k{i})",
-            f"own{i} = Shape <start = 1, end = 2> ({x})",
+            f"own{i} = Shape <start = 1, end = 2> (x{i})",
             f"begin{i} = Sub (end{i}, own{i})",
             f"rows{i} = Slice (mask, begin{i}, end{i}, first)",
             f"cut{i} = Slice (rows{i}, none, end{i}, second)",

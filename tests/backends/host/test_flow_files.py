@@ -102,9 +102,8 @@ def test_files_run_without_the_compiler(name: str, tmp_path: Path) -> None:
 DETECTORS = ("ssd512_mobilenet1.0", "ssd300_resnet34", "faster_rcnn_resnet50")
 
 
-@pytest.mark.parametrize(
-    "name", [DETECTORS[0], *(pytest.param(name, marks=pytest.mark.full) for name in DETECTORS[1:])]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", DETECTORS)
 def test_detectors_run_without_the_compiler(name: str, models_dir: Path, tmp_path: Path) -> None:
     module = graft.compile(models_dir / f"{name}.onnx", strict=True, threads=2)
     (argument,) = module.get_inputs()
