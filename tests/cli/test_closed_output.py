@@ -42,7 +42,7 @@ def test_no_traceback(way: str, tmp_path: Path) -> None:
         "compile {model} --emit program",
         "check {model}",
         "explain {model} --target simnpu,host",
-        "quantize {model} --data random",
+        "quantize {model} --data random --precision int8",
         "bench {model} --no-peers --rounds 1 --seconds 0.01",
         "cache",
     ],

@@ -59,9 +59,9 @@ NAMES = ["host", "x86-64-v3"]
 MACHINES = [name for name in NAMES if set(named_target(name).features) <= set(HOST.features)]
 
 # A kernel takes a tenth of a second to compile: many times more examples would take an hour.
-EXAMPLES = examples(240, short=10)
-LEAST_ACCEPTED = examples(200, short=8)
-LEAST_INTERPRETED = examples(80, short=3)
+EXAMPLES = examples(240, short=6)
+LEAST_ACCEPTED = examples(200, short=5)
+LEAST_INTERPRETED = examples(80, short=2)
 
 
 @pytest.mark.parametrize("name", list(KNOWN))
