@@ -150,7 +150,9 @@ def test_windows_counted_by_an_exporter_are_those_of_the_convolution() -> None:
     assert str(g("add", halved, viewed).type) == "float32[1, 4, (n + 1)//2]"
 
 
-@pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8, DType.INT32, DType.INT64])
+@pytest.mark.parametrize(
+    "dtype", [DType.INT8, DType.UINT8, DType.INT32, DType.INT64, DType.FLOAT16]
+)
 def test_bounds_of_clip_beyond_a_dtype_do_not_bind(dtype: DType) -> None:
     data = np.array([0, 1, 2, 100], dtype.numpy)
     for low, high in ((-1e30, 1e30), (None, np.inf), (-np.inf, None), (-(2**70), 2**70)):

@@ -295,11 +295,12 @@ def _clip(attrs: ClipAttrs, x: Term, low: Term | None = None, high: Term | None 
 
 def clip_bound(value: Number, dtype: DType) -> Array:
     """A bound of `clip` as a number of the dtype: fractions are cut off for integers, and what is
-    beyond their range is its end."""
+    beyond their range is its end; beyond that of floats it is infinity, no bound."""
     if not dtype.is_float:
         info = integer_info(dtype.numpy)
         value = min(max(value, int(info.min)), int(info.max))
-    return np.asarray(value).astype(dtype.numpy)
+    with np.errstate(over="ignore"):
+        return np.asarray(value).astype(dtype.numpy)
 
 
 def _bound(value: Number, dtype: DType) -> Term:

@@ -29,8 +29,10 @@ from graft.byoc.measure import sample
 from graft.byoc.probe import probes
 from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
+from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
+from graft.ir.types import tensor
 from graft.passes.pipeline import optimize
 from graft.rewrite.pattern import is_op
 from graft.runtime import loaders
@@ -124,6 +126,14 @@ def test_a_network_as_one_package(models_dir: Path) -> None:
     assert own == {"conv", "linear", "max_pool", "reduce_mean"}
     exact = [np.asarray(item) for item in evaluate(graph, data)]
     assert difference(graph, results, exact) == ""
+
+
+@pytest.mark.parametrize("bounds", [(-1e6, None), (0.5, 1e6), (None, 1e6)])
+def test_bounds_beyond_halves(bounds: tuple[float | None, float | None]) -> None:
+    """As infinity, and without a warning."""
+    build = Builder()
+    x = build.input("x", tensor("float16", 3, 5))
+    check(build.build(build("clip", x, a_min=bounds[0], a_max=bounds[1])))
 
 
 def test_equal_regions_have_equal_packages(models_dir: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from graft.base.errors import UnsupportedError
 from graft.byoc.formats.onnx_writer import extents
 from graft.ir.graph import Node
+from graft.ops.elementwise import clip_bound
 from graft.ops.padding import pad_widths
 
 Call = tuple[str, dict[str, Any]]
@@ -106,12 +107,14 @@ def _bias_add(node: Node, x: Any, bias: Any) -> Call:
 @emits("clip")
 def _clip(node: Node, x: Any) -> Call:
     """MIL's own wants both bounds."""
-    low, high = node.attrs.a_min, node.attrs.a_max
+    low, high = (
+        None if bound is None else clip_bound(bound, node.output.dtype)[()]
+        for bound in (node.attrs.a_min, node.attrs.a_max)
+    )
     if low is not None and high is not None:
-        return "clip", {"x": x, "alpha": _scalar(node, low), "beta": _scalar(node, high)}
+        return "clip", {"x": x, "alpha": low, "beta": high}
     _require(low is not None or high is not None, "a clip without bounds is none")
-    name, bound = ("maximum", low) if high is None else ("minimum", high)
-    return name, {"x": x, "y": _scalar(node, bound)}
+    return ("maximum", {"x": x, "y": low}) if high is None else ("minimum", {"x": x, "y": high})
 
 
 @emits("nn.leaky_relu")
