@@ -26,6 +26,7 @@ OPTIONS = {
 TOLERANCE = {"float32": 5e-3, "float16": 5e-3, "bfloat16": 4e-2, "strict": 1e-5}
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("precision", OPTIONS)
 @pytest.mark.parametrize("case", list(Cases(small=True).all()), ids=lambda case: case[0])
 def test_small_regions(case: Case, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("precision", OPTIONS)
 @pytest.mark.parametrize("case", PRODUCTS, ids=lambda case: case[0])
 def test_products(case: Case, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:

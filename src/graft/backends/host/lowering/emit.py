@@ -181,7 +181,7 @@ class _Emitter:
         results = [number for number in own if number not in self._defined]
         self._defined |= {*results}
         is_watched = self._violations in results
-        scratch = dict.fromkeys(self._scratch(step) for _, step in self._calls)
+        scratch = dict.fromkeys(_scratch(step, self._assembly) for _, step in self._calls)
         self._emitted.instructions.append(
             p.Segment(
                 tuple(dict.fromkeys(read)),
@@ -196,9 +196,6 @@ class _Emitter:
         )
         self._emitted.makes += [(call, _result_name(step)) for call, step in self._calls]
         self._checks, self._calls = (), []
-
-    def _scratch(self, step: NativeStep) -> Dim:
-        return _known_dim(scratch_dim(self._assembly.functions[step.symbol], step.scalars))
 
     def _emit_outside(self, number: str, step: ReferenceStep | TransferStep) -> None:
         """Emit a step outside of native code, on row-major tensors."""
@@ -324,6 +321,10 @@ class _Emitter:
     def _add(self, buffer: Slot | Part, storage: Storage) -> int:
         slot = self._memory.slot(buffer)
         return self._values.add(Value("", storage.dtype, storage.sizes, slot=slot))
+
+
+def _scratch(step: NativeStep, assembly: Assembly) -> Dim:
+    return _known_dim(scratch_dim(assembly.functions[step.symbol], step.scalars))
 
 
 class _Memory:
