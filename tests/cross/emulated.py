@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from tests.cross.image import Call, Image
@@ -15,11 +17,13 @@ from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
 from graft.llvm.emit import SCRATCH_ALIGNMENT
 from graft.llvm.load import Argument, Kernel
 from graft.loop.ir import Buffer, Function
-from graft.program import instructions as p
-from graft.program.program import Program, segment_arena
+from graft.program import bytecode
+from graft.program.bytecode import encode
+from graft.program.layout import EXECUTE, VALUE_WORDS, Header, Value
+from graft.program.program import Program
 from graft.program.verify import nbytes_of
 from graft.runtime import thread_pool
-from graft.runtime.memory import aligned_size
+from graft.runtime.frames import LinkedImage
 
 # How patiently threads wait at the driver's gates: briefly, so that they sleep and are woken, too.
 LOOKS, OFFERS = 5, 5
@@ -64,39 +68,47 @@ def load(function: Function, code: bytes) -> EmulatedKernel:
 
 
 def run_program(program: Program, inputs: list[Array], threads: int = 1) -> list[Array]:
-    """A whole compiled program of one segment, by its own driver and with its own threads."""
-    (segment,) = program.body.instructions
-    assert isinstance(segment, p.Segment), "Python does not run in the emulator"
-    image = Image(program.objects)
-    memory: dict[int, int] = {}
-    for number, array in (*program.constants, *zip(program.body.inputs, inputs, strict=True)):
-        memory[number] = image.place(array.tobytes(), kept=False)
+    """A whole compiled program, by its own driver and with its own threads."""
+    encoded, image = encode(program, threads), Image(program.objects)
+    assert not encoded.work, "Python does not run in the emulator"
+    constants = {
+        number: image.place(one.tobytes(), kept=False) for number, one in program.constants
+    }
+    context: Any = SimpleNamespace(
+        library=SimpleNamespace(address=image.symbols.__getitem__),
+        constant=constants.__getitem__,
+        thread_pool=SimpleNamespace(threads=threads),
+    )
+    words = LinkedImage(encoded, program, context).words
+    pool = image.place(_team(image, threads), kept=False)
+    words[Header.THREAD_POOL], words[Header.STARTED], words[Header.BUDGET] = pool, 1, 1 << 62
+    for number, array in zip(program.body.inputs, inputs, strict=True):
+        _put(words, encoded, number, image.place(array.tobytes(), kept=False), array.shape)
     for number, value in zip(program.body.outputs, program.outputs, strict=True):
-        memory[number] = image.place(bytes(nbytes_of(value)))
-    arena = image.place(bytes(segment_arena(segment) or 0), kept=False)
-    stride = aligned_size(max(map(int, segment.scratch), default=0))
-    scratch = image.place(bytes(stride * threads), kept=False)
+        shape = tuple(map(int, value.shape or ()))
+        _put(words, encoded, number, image.place(bytes(nbytes_of(value))), shape)
 
-    def address(buffer: p.Buffer, thread: int) -> int:
-        if isinstance(buffer, p.Slot):
-            return arena + int(buffer.offset)
-        return memory[buffer] if isinstance(buffer, int) else scratch + thread * stride
+    def frame_at(base: int) -> bytes:
+        words[encoded.addresses] = words[encoded.addresses] * 8 + base
+        words[Header.PC] = words[Header.ENTRY] = base + encoded.entry * 8
+        return words.tobytes()
 
-    records: list[int] = []
-    for call in segment.calls:
-        table = [address(one, thread) for thread in range(threads) for one in call.buffers]
-        flags = thread_pool.SERIAL * call.serial | thread_pool.RUNS_ON * call.overlaps
-        scalars = [int(scalar) for scalar in call.scalars]
-        words = image.words(table), image.words(scalars), 8 * len(call.buffers)
-        records += [image.symbols[call.symbol], *words, flags]
-    meeting = image.place(_team(image, threads), kept=False)
-    run = Call(thread_pool.RUN, (meeting, image.words(records), len(segment.calls), threads, 0))
-    workers = [Call(thread_pool.WORK, (meeting, thread)) for thread in range(1, threads)]
-    results = image.run([run, Call(thread_pool.STOP, (meeting,))], workers)
+    frame = image.place_at(words.nbytes, frame_at)
+    workers = [Call(thread_pool.WORK, (pool, thread)) for thread in range(1, threads)]
+    results = image.run([Call(EXECUTE, (frame,)), Call(thread_pool.STOP, (pool,))], workers)
     return [
         np.frombuffer(result, value.dtype.numpy if value.dtype else None).reshape(value.shape)
         for result, value in zip(results, program.outputs, strict=True)
     ]
+
+
+def _put(
+    words: Array, encoded: bytecode.Image, number: int, address: int, shape: tuple[int, ...]
+) -> None:
+    """Let a value of the program be at an address."""
+    position = encoded.values[number]
+    words[position + Value.DATA] = address
+    words[position + VALUE_WORDS : position + VALUE_WORDS + len(shape)] = shape
 
 
 def _team(image: Image, threads: int) -> bytes:

@@ -12,7 +12,7 @@ import os
 import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.cross.link import link
@@ -27,7 +27,9 @@ STACK_BYTES = 1 << 20
 SECONDS = 300
 _FILLER = 0xA5
 
-_WRITE, _EXIT, _EXIT_GROUP, _YIELD, _CLOCK, _CLONE = 64, 93, 94, 124, 113, 220
+_WRITE, _EXIT, _EXIT_GROUP, _YIELD, _CLOCK, _CLONE, _MAP = 64, 93, 94, 124, 113, 220, 222
+# What a mapping is made of, behind its size: readable and writable, private, of no file.
+_ANONYMOUS = {2: 3, 3: 0x22, 4: (1 << 64) - 1, 5: 0}
 _SUPERVISOR, _RETURN = 0xD4000001, 0xD65F03C0
 # A thread in the same memory that clears a word when it ends.
 _THREAD_FLAGS = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x200000
@@ -69,12 +71,23 @@ class Image:
 
     def place(self, data: bytes, alignment: int = 64, kept: bool = True) -> int:
         """Data that end as close to the end of a page as their alignment allows."""
-        start = self._next + PAGE
-        end = start + -(-max(len(data), 1) // PAGE) * PAGE
-        address = (end - len(data)) // alignment * alignment
+        address, start, end = self._room(len(data), alignment)
         self._regions.append(Region(address, start, data, kept))
         self._next = end
         return address
+
+    def place_at(self, count: int, data_at: Callable[[int], bytes]) -> int:
+        """As many bytes, which depend on the address that they get; nobody sees them afterwards."""
+        address, _, _ = self._room(count, 64)
+        data = data_at(address)
+        assert len(data) == count
+        return self.place(data, kept=False)
+
+    def _room(self, count: int, alignment: int) -> tuple[int, int, int]:
+        """The address of the next data, where their first page starts and their last one ends."""
+        start = self._next + PAGE
+        end = start + -(-max(count, 1) // PAGE) * PAGE
+        return (end - count) // alignment * alignment, start, end
 
     def words(self, numbers: Sequence[int]) -> int:
         """64-bit numbers, such as addresses."""
@@ -178,6 +191,18 @@ _STUBS = {
     "clock_gettime": [*_move(8, _CLOCK), _SUPERVISOR, _RETURN],
     # Byte by byte, as long as the third argument is not zero: load, store, one less, back.
     "memcpy": [_copy(3, 0), 0xB40000A2, 0x38401424, 0x38001464, 0xD1000442, 0x17FFFFFC, _RETURN],
+    # Pages of their own, which stay until the program ends.
+    "aligned_alloc": [
+        *_move(0, 0),
+        *(word for register, value in _ANONYMOUS.items() for word in _move(register, value)),
+        *_move(8, _MAP),
+        _SUPERVISOR,
+        _RETURN,
+    ],
+    "free": [_RETURN],
+    "madvise": [*_move(0, 0), _RETURN],
+    # As above, with the second argument in place of what is loaded.
+    "memset": [_copy(3, 0), 0xB4000082, 0x38001461, 0xD1000442, 0x17FFFFFD, _RETURN],
 }
 
 
