@@ -15,7 +15,7 @@ import onnx
 import pytest
 from tests.backends.host.test_evaluated_files import same
 from tests.conformance.cases import Case, OnReference, all_cases, listed
-from tests.conformance.test_onnx_cases import onnx_home
+from tests.conformance.test_onnx_cases import onnx_home, run_on_reference
 
 import graft
 from graft.onnx_backend import GraftBackend, GraftRep
@@ -82,7 +82,7 @@ def with_help() -> Iterator[Any]:
             yield pytest.param(case, id=case.name, marks=marks)
 
 
-@pytest.mark.parametrize("case", with_help())
+@pytest.mark.parametrize("case", list(with_help()))
 def test_case_with_help(case: Case) -> None:
     case.run()
 
@@ -92,4 +92,4 @@ def test_case_with_help(case: Case) -> None:
 def test_case_on_the_reference(case: Case) -> None:
     if case.name in listed():
         pytest.skip(listed()[case.name])
-    case.run()
+    run_on_reference(case)
