@@ -233,6 +233,13 @@ def test_resizing(attrs: dict[str, Any]) -> None:
     check("resize", numbers(1, 2, 4, 7), None, None, ints(1, 2, 3, 9), tolerance=RESIZED, **attrs)
 
 
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_resizing_that_keeps_the_aspect_ratio(policy: str) -> None:
+    attrs = {"keep_aspect_ratio_policy": policy, "axes": (2, 3)}
+    for sizes in (ints(7, 8), ints(3, 20)):
+        check("resize", numbers(1, 1, 2, 3), None, None, sizes, tolerance=RESIZED, **attrs)
+
+
 def test_resizing_of_a_region() -> None:
     attrs = {"method": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}
     roi = np.array([0, 0, 0.4, 0.6, 1, 1, 0.8, 1.3], np.float32)

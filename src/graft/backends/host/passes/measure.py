@@ -218,8 +218,9 @@ def _resized(node: Node, names: FreshNames) -> list[Node]:
     if scales is None:
         ratios = call("divide", call("cast", sizes, attrs=CastAttrs(dtype)), extents)
         scales = call("min" if policy == "not_larger" else "max", ratios, attrs=ReduceAttrs())
-        nodes.append(_constant(np.array(0.5), names("half")))
-        extents = call("add", call("multiply", extents, scales), nodes[-1].output)
+        half = _constant(np.array(0.5), names("half"))
+        nodes.append(half)
+        extents = call("add", call("multiply", extents, scales), half.output)
     else:
         extents = call("multiply", extents, scales)
     whole = call("cast", call("floor", extents), attrs=CastAttrs(DType.INT64))
