@@ -399,7 +399,7 @@ class _Trial:
         """Values that several units read, with the time to have them as bytes and as floats."""
         readers: dict[Value, list[int]] = {}
         for position, unit in enumerate(self.units):
-            for value in (unit.data, *unit.residuals):
+            for value in (*unit.operands, *unit.residuals):
                 if value in self.known.ranges:
                     readers.setdefault(value, []).append(position)
         rate = self.options.host.limits.peak_bytes_per_second or math.inf

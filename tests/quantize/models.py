@@ -21,14 +21,13 @@ class Network:
         self.x = self.g.input("x", tensor("float32", *shape))
 
     def conv(self, x: Value, outputs: int, size: int = 3, groups: int = 1) -> Value:
-        """A convolution of the same extents, with a bias."""
-        inputs = int((x.shape or ())[1]) // groups
-        scale = (2 / (inputs * size * size)) ** 0.5
-        weight = self.draw.normal(size=(outputs, inputs, size, size), scale=scale)
-        pad = size // 2
+        """A convolution of the same extents along one to three axes, with a bias."""
+        inputs, rank = int((x.shape or ())[1]) // groups, len(x.shape or ()) - 2
+        scale = (2 / (inputs * size**rank)) ** 0.5
+        weight = self.draw.normal(size=(outputs, inputs, *(size,) * rank), scale=scale)
         y = self.g(
-            *("nn.conv2d", x, self.g.constant(weight.astype(np.float32))),
-            padding=(pad, pad, pad, pad),
+            *(f"nn.conv{rank}d", x, self.g.constant(weight.astype(np.float32))),
+            padding=(size // 2,) * (2 * rank),
             groups=groups,
         )
         return self.g("nn.bias_add", y, self._bias(outputs), axis=1)
@@ -87,11 +86,45 @@ def perceptron(seed: int = 0) -> Graph:
     return n.g.build(n.g("nn.softmax", n.dense(x, 5), axis=-1))
 
 
+def signals(seed: int = 0) -> Graph:
+    """Convolutions along one axis, with pooling between them."""
+    n = Network(1, 3, 40, seed=seed)
+    x = n.relu(n.conv(n.x, 16, size=5))
+    x = n.g("nn.max_pool1d", x, pool_size=(2,), strides=(2,))
+    x = n.relu(n.conv(x, 16, groups=4))
+    return n.g.build(n.dense(n.g("mean", x, axes=(2,), keepdims=False), 10))
+
+
+def volumes(seed: int = 0) -> Graph:
+    """Convolutions along three axes."""
+    n = Network(1, 2, 6, 8, 8, seed=seed)
+    x = n.relu(n.conv(n.relu(n.conv(n.x, 8)), 8))
+    return n.g.build(n.dense(n.g("mean", x, axes=(2, 3, 4), keepdims=False), 10))
+
+
+def transformer(seed: int = 0) -> Graph:
+    """A block: attention of two heads and a product of two tensors that are data."""
+    n = Network(1, 9, 16, seed=seed)
+
+    def heads(x: Value) -> Value:
+        return n.g("transpose", n.g("reshape", x, shape=(1, 9, 2, 8)), axes=(0, 2, 1, 3))
+
+    normal = n.g("nn.layer_norm", n.x, *(n.g.constant(np.ones(16, np.float32)),) * 2, axis=-1)
+    mixed = n.g("nn.attention", *(heads(n.dense(normal, 16)) for _ in range(3)))
+    x = n.g("reshape", n.g("transpose", mixed, axes=(0, 2, 1, 3)), shape=(1, 9, 16))
+    x = n.g("add", n.dense(x, 16), n.x)
+    scores = n.g("nn.batch_matmul", x, n.g("transpose", n.dense(x, 16), axes=(0, 2, 1)))
+    return n.g.build(n.dense(scores, 5))
+
+
 NETWORKS: dict[str, Callable[[], Graph]] = {
     "residual": residual,
     "separable": separable,
     "branching": branching,
     "perceptron": perceptron,
+    "signals": signals,
+    "volumes": volumes,
+    "transformer": transformer,
 }
 
 

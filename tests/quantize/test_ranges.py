@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from graft.base.dtypes import DType
 from graft.base.errors import UserError
 from graft.quantize.ranges import METHODS, Histogram, Range, fake_quantized
+from graft.quantize.scheme import BYTES, Scheme
 
 GENERATOR = np.random.default_rng(7)
 
@@ -43,7 +45,7 @@ def test_ranges_hold_zero_and_lie_within_what_was_seen(method: str, kind: str) -
         "one value": np.full(100, 3.0),
     }[kind]
     histogram = _histogram(data)
-    found = METHODS[method](histogram)
+    found = METHODS[method](histogram, BYTES)
     assert min(0.0, histogram.low) <= found.low <= 0 <= found.high <= max(0.0, histogram.high)
     assert found.scale > 0
     assert 0 <= found.zero_point <= 255
@@ -55,14 +57,14 @@ def test_squared_error_beats_the_extremes_on_heavy_tails() -> None:
     histogram = _histogram(data)
 
     def error(method: str) -> float:
-        return float(np.mean((fake_quantized(data, METHODS[method](histogram)) - data) ** 2))
+        return float(np.mean((fake_quantized(data, METHODS[method](histogram, BYTES)) - data) ** 2))
 
     assert error("mse") < error("minmax")
 
 
 def test_of_uniform_data_all_is_kept() -> None:
     histogram = _histogram(GENERATOR.uniform(-1, 1, 50_000))
-    found = METHODS["mse"](histogram)
+    found = METHODS["mse"](histogram, BYTES)
     assert found.high - found.low > 1.95
 
 
@@ -73,11 +75,32 @@ def test_what_is_not_finite_is_refused(wrong: float) -> None:
 
 
 def test_empty_arrays_say_nothing() -> None:
-    assert _histogram(np.zeros((0, 3))).whole == Range(0.0, 0.0)
+    assert METHODS["minmax"](_histogram(np.zeros((0, 3))), BYTES) == Range(0.0, 0.0)
 
 
 @pytest.mark.parametrize("width", [1e-44, 1e-38, 1e38])
 def test_extreme_widths_have_usable_scales(width: float) -> None:
-    found = _histogram([width]).whole
+    found = METHODS["minmax"](_histogram([width]), BYTES)
     assert np.isfinite(found.scale)
     assert np.isfinite(1 / found.scale)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "low", "high", "zero"),
+    [
+        (Scheme(), -1.0, 3.0, 64),
+        (Scheme(DType.INT8), -1.0, 3.0, -64),
+        (Scheme(DType.INT8, symmetric=True), -1.0, 3.0, 0),
+        (Scheme(DType.UINT8, symmetric=True), -1.0, 3.0, 128),
+        (Scheme(DType.INT16, symmetric=True), -1.0, 3.0, 0),
+        (Scheme(DType.UINT16), 0.0, 3.0, 0),
+    ],
+)
+def test_codes_of_schemes(scheme: Scheme, low: float, high: float, zero: int) -> None:
+    """Zero is exact, and nothing within the range is off by more than half a step."""
+    found = Range(low, high, scheme)
+    assert found.zero_point == zero
+    values = np.linspace(low, high, 1001)
+    error = np.abs(fake_quantized(values, found) - values).max()
+    assert error <= float(found.scale) * 0.5001
+    assert fake_quantized(np.zeros(1), found)[0] == 0

@@ -9,21 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
-from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node, Value
-from graft.passes.eliminate_dead_code import eliminate_dead_code
+from graft.quantize.heads import with_outputs
+from graft.quantize.moments import Moments
 from graft.quantize.ranges import METHODS, Histogram, Range
-from graft.quantize.units import (
-    MOVING,
-    Unit,
-    constants_of,
-    quantized_values,
-    scale_classes,
-)
+from graft.quantize.scheme import BYTES, Scheme
+from graft.quantize.units import MOVING, Unit, constants_of, quantized_values, scale_classes
+from graft.quantize.weights import QuantizedWeight, quantize_weight
 
 Feeds = Mapping[str, Array]  # by input
 # Compiles a graph: gives a function from inputs by name to outputs in order.
@@ -33,11 +27,12 @@ Compile = Callable[[Graph], Callable[[Feeds], Sequence[Array]]]
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """What calibration knows of a graph: the range of each value that may be quantised and, by the
-    anchor of a unit, the mean of each channel of its data."""
+    anchor of a layer, its weights in integers."""
 
     units: tuple[Unit, ...]
     ranges: Mapping[Value, Range]
-    means: Mapping[Node, Array]
+    weights: Mapping[Node, QuantizedWeight]
+    scheme: Scheme = BYTES
 
 
 @dataclass(eq=False)
@@ -49,7 +44,7 @@ class Calibration:
     compile: Compile
     samples: int = 0
     _histograms: dict[Value, Histogram] = field(default_factory=dict)
-    _totals: list[Array] = field(default_factory=list)
+    _moments: dict[Node, Moments] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         constants = constants_of(self.graph)
@@ -59,28 +54,32 @@ class Calibration:
                 self._histograms[value] = Histogram()
                 if value in constants:
                     self._histograms[value].add(constants[value])
-        inputs = set(self.graph.inputs)
-        self._observed = [v for v in self._histograms if v not in constants.keys() | inputs]
-        self._fed = [v for v in self._histograms if v in inputs]
-        self._run = self.compile(observing(self.graph, self._observed, self.units))
+        self._layers = [unit for unit in self.units if unit.weight is not None]
+        for unit in self._layers:
+            assert unit.weight is not None
+            self._moments[unit.anchor] = Moments(unit.anchor, unit.weight)
+        data = (unit.operands[0] for unit in self._layers)
+        known = constants.keys() | set(self.graph.inputs)
+        needed = dict.fromkeys((*self._histograms, *data))
+        self._observed = [value for value in needed if value not in known]
+        self._run = self.compile(with_outputs(self.graph, self._observed))
 
     def add(self, feeds: Feeds) -> None:
         """Run the graph on a sample and count what its values are."""
-        results = self._run(feeds)
-        count = len(self._observed)
-        for value, array in zip(self._observed, results[:count], strict=True):
-            self._count(value, array)
-        for value in self._fed:
-            self._count(value, feeds[value.name])
-        means = results[count:]
-        self._totals = self._totals or [np.zeros(one.shape, np.float64) for one in means]
-        for total, mean in zip(self._totals, means, strict=True):
-            total += mean
+        results = self._run(feeds) if self._observed else ()
+        arrays = dict(zip(self._observed, results, strict=True))
+        arrays |= {value: feeds[value.name] for value in self.graph.inputs}
+        for value, histogram in self._histograms.items():
+            if value in arrays:
+                self._count(value, histogram, arrays[value])
+        for unit in self._layers:
+            if unit.operands[0] in arrays:
+                self._moments[unit.anchor].add(arrays[unit.operands[0]])
         self.samples += 1
 
-    def _count(self, value: Value, array: Array) -> None:
+    def _count(self, value: Value, histogram: Histogram, array: Array) -> None:
         try:
-            self._histograms[value].add(array)
+            histogram.add(array)
         except UserError as error:
             node = self.graph.producers.get(value)
             raise UserError(
@@ -88,37 +87,26 @@ class Calibration:
                 node.location if node else None,
             ) from None
 
-    def statistics(self, method: str) -> Statistics:
-        """Ranges by one of the methods; values that are moved from each other share one."""
+    def statistics(
+        self,
+        method: str,
+        scheme: Scheme = BYTES,
+        report: Callable[[int], None] = lambda _number: None,
+    ) -> Statistics:
+        """Ranges by one of the methods, and rounded weights; values that are moved from each other
+        share a range. `report` is told the number of each layer before its weights are rounded."""
         choose = METHODS[method]
         classes = scale_classes(self.graph, quantized_values(self.graph, self.units))
         shared: dict[Value, Range] = {}
         for value, histogram in self._histograms.items():
-            own, root = choose(histogram), classes[value]
+            own, root = choose(histogram, scheme), classes[value]
             shared[root] = shared[root] | own if root in shared else own
-        means = (total / self.samples for total in self._totals)
-        anchors = (unit.anchor for unit in self.units)
-        return Statistics(
-            tuple(self.units),
-            {value: shared[root] for value, root in classes.items()},
-            dict(zip(anchors, means, strict=True)),
-        )
-
-
-def observing(graph: Graph, values: Sequence[Value], units: Sequence[Unit]) -> Graph:
-    """The graph with other outputs: values, then the channel means of each unit's data."""
-    builder = Builder(graph.name)
-    builder.adopt_inputs(graph.inputs)
-    for node in graph.nodes:
-        builder.append(node)
-    means = [_channel_means(builder, unit) for unit in units]
-    return eliminate_dead_code(builder.build(*values, *means))
-
-
-def _channel_means(builder: Builder, unit: Unit) -> Value:
-    rank = unit.data.tensor.rank or 0
-    channels = rank - 1 if unit.anchor.op.name == "nn.dense" else 1
-    axes = tuple(axis for axis in range(rank) if axis != channels)
-    if not axes:
-        return builder("add", unit.data, builder.constant(np.zeros((), np.float32)))
-    return builder("mean", unit.data, axes=axes, keepdims=False)
+        weights = {}
+        for number, unit in enumerate(self._layers):
+            report(number)
+            moments, has_bias = self._moments[unit.anchor], unit.bias is not None
+            assert unit.weight is not None
+            rounded = quantize_weight(unit.weight, scheme.weights, moments, has_bias)
+            weights[unit.anchor] = rounded
+        ranges = {value: shared[root] for value, root in classes.items()}
+        return Statistics(tuple(self.units), ranges, weights, scheme)

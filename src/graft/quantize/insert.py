@@ -1,10 +1,11 @@
 """Puts precisions into a float graph: units with their precisions in, a graph of these out.
 
-On integers, activations are uint8 with one affine scale per tensor, which is what instructions that
-multiply unsigned by signed bytes take as it is; weights are int8, symmetric, with a scale per
-output channel; biases are int32 in units of the product of both scales. In bfloat16, data are
-rounded by a pair of casts, and weights to numbers that bfloat16 holds. In float16, weights are
-rounded alone: processors compute with such numbers in float32.
+On integers, activations have one scale per tensor, affine uint8 unless a device wants another
+scheme, which is what instructions that multiply unsigned by signed bytes take as it is; weights are
+symmetric with a scale per output channel; biases are int32 in units of the product of both scales.
+Both products of an attention are on integers, and the softmax between them in float. In bfloat16,
+data are rounded by a pair of casts, and weights to numbers that bfloat16 holds. In float16, weights
+are rounded alone: processors compute with such numbers in float32.
 
 A value that is stored in a narrow form is read so by everything but units of other precisions,
 which read it as it was. Backends make narrow arithmetic of the result; see
@@ -20,13 +21,12 @@ import numpy as np
 
 from graft.base.dtypes import DType
 from graft.ir.builder import Builder
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Node, Value, make_node
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.quantize.calibrate import Statistics
 from graft.quantize.ranges import Range
 from graft.quantize.report import BRAIN, FLOAT, HALVES, INTEGER
-from graft.quantize.units import Unit, quantized_values
-from graft.quantize.weights import mean_shift
+from graft.quantize.units import ATTENTION, Unit, quantized_values, static_extents
 
 
 def insert_precisions(graph: Graph, precisions: Mapping[Unit, str], known: Statistics) -> Graph:
@@ -37,7 +37,7 @@ def insert_precisions(graph: Graph, precisions: Mapping[Unit, str], known: Stati
         kind: [unit for unit, own in precisions.items() if own == kind] for kind in (INTEGER, BRAIN)
     }
     as_bytes = quantized_values(graph, chosen[INTEGER])
-    as_brain = {unit.data for unit in chosen[BRAIN]}
+    as_brain = {unit.operands[0] for unit in chosen[BRAIN]}
     owner = {node: unit for unit in (*known.units, *precisions) for node in unit.nodes}
     for value in graph.inputs:
         inserter.store(value, value in as_bytes, value in as_brain)
@@ -46,9 +46,10 @@ def insert_precisions(graph: Graph, precisions: Mapping[Unit, str], known: Stati
         precision = INTEGER if unit is None else precisions.get(unit, FLOAT)
         forms = {INTEGER: inserter.bytes_of, BRAIN: inserter.brain_of}.get(precision, {})
         inputs = tuple(forms.get(value, value) for value in node.inputs)
-        if unit is not None and precision != FLOAT:
-            inputs = inserter.layer_inputs(unit, node, inputs, precision)
-        inserter.append(node, inputs)
+        if unit is None or precision == FLOAT:
+            inserter.append(node, inputs)
+        else:
+            inserter.append_narrow(unit, node, inputs, precision)
         for value in node.outputs:
             inserter.store(value, value in as_bytes, value in as_brain)
     return eliminate_dead_code(inserter.build(*graph.outputs, names=graph.output_names))
@@ -62,14 +63,15 @@ def insert_quantization(graph: Graph, chosen: Sequence[Unit], known: Statistics)
 class QuantizationBuilder(Builder):
     """Builds a graph that a float one becomes; nodes that do not change stay the same objects.
 
-    `bytes_of` and `brain_of` have, for each value stored as bytes or as bfloat16, what these stand
-    for."""
+    `bytes_of` and `brain_of` have, for each value stored as integers or as bfloat16, what these
+    stand for; `codes_of` has what a value was dequantised from."""
 
     def __init__(self, graph: Graph, known: Statistics) -> None:
         super().__init__(graph.name)
         self.known = known
         self.bytes_of: dict[Value | None, Value] = {}
         self.brain_of: dict[Value | None, Value] = {}
+        self.codes_of: dict[Value, tuple[Value, ...]] = {}
         self.names.reserve(*(value.name for node in graph.nodes for value in node.outputs))
         self.adopt_inputs(graph.inputs)
 
@@ -82,27 +84,69 @@ class QuantizationBuilder(Builder):
     def store(self, value: Value, as_bytes: bool, as_brain: bool) -> None:
         """Make the narrow forms of a value."""
         if as_bytes:
-            self.bytes_of[value] = self.through_bytes(value, self.known.ranges[value])
+            self.bytes_of[value] = self.through_integers(value, self.known.ranges[value])
         if as_brain:
             self.brain_of[value] = self.through_brain(value)
 
-    def through_bytes(self, value: Value, chosen: Range) -> Value:
+    def through_integers(self, value: Value, chosen: Range) -> Value:
         """Quantised and dequantised."""
+        dtype = chosen.scheme.activations
         scale = self.constant(chosen.scale, f"{value.name}_scale")
-        zero = self.constant(np.uint8(chosen.zero_point), f"{value.name}_zero_point")
+        zero = self.constant(dtype.numpy.type(chosen.zero_point), f"{value.name}_zero_point")
         name = f"{value.name}_quantized"
-        codes = self("qnn.quantize", value, scale, zero, dtype=DType.UINT8, out=name)
-        return self("qnn.dequantize", codes, scale, zero, out=f"{value.name}_dequantized")
+        codes = self("qnn.quantize", value, scale, zero, dtype=dtype, out=name)
+        wide = self("qnn.dequantize", codes, scale, zero, out=f"{value.name}_dequantized")
+        self.codes_of[wide] = codes, scale, zero
+        return wide
 
     def through_brain(self, value: Value) -> Value:
         """Rounded to bfloat16."""
         narrow = self("cast", value, dtype=DType.BFLOAT16, out=f"{value.name}_rounded")
         return self("cast", narrow, dtype=DType.FLOAT32, out=f"{value.name}_widened")
 
-    def layer_inputs(
+    def append_narrow(
+        self,
+        unit: Unit,
+        node: Node,
+        inputs: tuple[Value | None, ...],
+        precision: str,
+        result: Value | None = None,
+    ) -> None:
+        """Add a node of a unit in a precision; `result` is what it makes instead of its output."""
+        named = node if result is None else replace(node, outputs=(result,))
+        if node.op.name == ATTENTION and precision == INTEGER:
+            self._append_attention(named, *(value for value in inputs if value is not None))
+        else:
+            self.append(named, self._layer_inputs(unit, node, inputs, precision))
+
+    def _append_attention(self, node: Node, query: Value, key: Value, value: Value) -> None:
+        """Both products on integers; weights of the sum are between 0 and 1."""
+        name = node.output.name
+        *_, size = static_extents(key)
+        rank = len(static_extents(key))
+        axes = (*range(rank - 2), rank - 1, rank - 2)
+        turned = self._transposed(key, axes)
+        scores = self("nn.batch_matmul", query, turned, out=f"{name}_scores")
+        factor = np.float32(size**-0.5 if node.attrs.scale is None else node.attrs.scale)
+        scaled = self("multiply", scores, self.constant(factor), out=f"{name}_scaled")
+        shares = self("nn.softmax", scaled, axis=-1, out=f"{name}_shares")
+        narrow = self.through_integers(shares, Range(0.0, 1.0, self.known.scheme))
+        super().append(
+            make_node("nn.batch_matmul", (narrow, value), node.outputs, location=node.location)
+        )
+
+    def _transposed(self, wide: Value, axes: tuple[int, ...]) -> Value:
+        """A dequantised value, transposed before it is dequantised."""
+        codes, *parameters = self.codes_of[wide]
+        moved = self("transpose", codes, axes=axes, out=f"{codes.name}_transposed")
+        return self("qnn.dequantize", moved, *parameters, out=f"{wide.name}_transposed")
+
+    def _layer_inputs(
         self, unit: Unit, node: Node, inputs: tuple[Value | None, ...], precision: str
     ) -> tuple[Value | None, ...]:
         """The operands of a node of a unit in a precision: weights and bias change."""
+        if unit.weight is None:
+            return inputs
         if node is unit.anchor and precision in HALVES:
             rounded = unit.weight.astype(HALVES[precision].numpy).astype(np.float32)
             weight = self.constant(rounded, f"{node.args[1].name}_{precision}")
@@ -111,9 +155,9 @@ class QuantizationBuilder(Builder):
             return (inputs[0], self._integer_weight(unit, node), *inputs[2:])
         if precision != INTEGER or unit.bias is None or node is not unit.epilogue[0]:
             return inputs
-        scale = self.known.ranges[unit.data].scale * unit.quantized.scale
-        bias = unit.bias - mean_shift(unit.weight, unit.quantized, self.known.means[unit.anchor])
-        whole = np.rint(bias / scale)
+        quantized = self.known.weights[unit.anchor]
+        scale = self.known.ranges[unit.operands[0]].scale * quantized.scale
+        whole = np.rint((unit.bias - quantized.shift) / scale)
         if not np.all(np.abs(whole) < np.iinfo(np.int32).max):
             return inputs
         name = node.args[1].name
@@ -122,8 +166,9 @@ class QuantizationBuilder(Builder):
         return (inputs[0], self("qnn.dequantize", codes, factor, axis=0, out=f"{name}_dequantized"))
 
     def _integer_weight(self, unit: Unit, node: Node) -> Value:
-        quantized, name = unit.quantized, node.args[1].name
-        arrays = quantized.integers, quantized.scale, np.zeros(len(unit.weight), np.int8)
+        quantized, name = self.known.weights[unit.anchor], node.args[1].name
+        zeros = np.zeros(len(quantized.integers), quantized.integers.dtype)
+        arrays = quantized.integers, quantized.scale, zeros
         labels = (f"{name}_{part}" for part in ("quantized", "scale", "zero_point"))
         parts = map(self.constant, arrays, labels)
         return self("qnn.dequantize", *parts, axis=0, out=f"{name}_dequantized")

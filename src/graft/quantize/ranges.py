@@ -1,4 +1,4 @@
-"""Ranges of activations: observed values in, the interval that 8 bits are spread over out.
+"""Ranges of activations: observed values in, the interval that codes are spread over out.
 
 A histogram takes constant memory however much it sees: its bins are symmetric around zero, and
 twice as wide whenever a value lies outside. Every range holds zero, so that padding is exact.
@@ -14,8 +14,8 @@ import numpy as np
 
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
+from graft.quantize.scheme import BYTES, Scheme
 
-LEVELS = 256
 _HALF = 4096  # bins on either side of zero
 _COARSE = 8  # bins as one for the entropy: with few values in each, chance would decide
 _OUTLIERS = 1e-4  # the share of values that the percentile method leaves outside
@@ -25,23 +25,32 @@ _CANDIDATES = np.linspace(0.2, 1.0, 81)  # shares of the whole range that are tr
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The interval from `low` <= 0 to `high` >= 0."""
+    """The interval from `low` <= 0 to `high` >= 0 in the codes of a scheme."""
 
     low: float
     high: float
+    scheme: Scheme = BYTES
 
     def __or__(self, other: Range) -> Range:
-        return Range(min(self.low, other.low), max(self.high, other.high))
+        return Range(min(self.low, other.low), max(self.high, other.high), self.scheme)
 
     @property
     def scale(self) -> np.float32:
         """The distance of two levels; 1 where there is nothing but zero."""
-        width = np.float32((self.high - self.low) / (LEVELS - 1))
+        levels = self.scheme.levels
+        if self.scheme.symmetric:
+            width = np.float32(max(-self.low, self.high) / (levels // 2 - 1))
+        else:
+            width = np.float32((self.high - self.low) / (levels - 1))
         return width if width >= np.finfo(np.float32).tiny else np.float32(1)
 
     @property
     def zero_point(self) -> int:
-        return min(max(round(-self.low / float(self.scale)), 0), LEVELS - 1)
+        """The code of zero."""
+        lowest, levels = self.scheme.lowest, self.scheme.levels
+        if self.scheme.symmetric:
+            return lowest + levels // 2
+        return lowest + min(max(round(-self.low / float(self.scale)), 0), levels - 1)
 
 
 class Histogram:
@@ -82,17 +91,13 @@ class Histogram:
         """What the values of each bin are taken to be."""
         return (np.arange(2 * _HALF) + 0.5 - _HALF) * (self.limit / _HALF)
 
-    @property
-    def whole(self) -> Range:
-        return Range(self.low, self.high)
 
-
-def min_max(histogram: Histogram) -> Range:
+def min_max(histogram: Histogram, scheme: Scheme) -> Range:
     """All that was seen."""
-    return histogram.whole
+    return Range(histogram.low, histogram.high, scheme)
 
 
-def percentile(histogram: Histogram) -> Range:
+def percentile(histogram: Histogram, scheme: Scheme) -> Range:
     """All but the outermost values on either side."""
     total = np.cumsum(histogram.counts)
     width = histogram.limit / _HALF
@@ -100,20 +105,21 @@ def percentile(histogram: Histogram) -> Range:
     first = int(np.searchsorted(total, outside, side="right"))
     last = int(np.searchsorted(total, total[-1] - outside, side="left"))
     low, high = (first - _HALF) * width, (last + 1 - _HALF) * width
-    return Range(max(min(low, 0.0), histogram.low), min(max(high, 0.0), histogram.high))
+    low, high = max(min(low, 0.0), histogram.low), min(max(high, 0.0), histogram.high)
+    return Range(low, high, scheme)
 
 
-def mean_squared_error(histogram: Histogram) -> Range:
+def mean_squared_error(histogram: Histogram, scheme: Scheme) -> Range:
     """The range with the least expected square of rounding and clipping errors."""
     centres, counts = histogram.centres, histogram.counts
 
     def error(candidate: Range) -> float:
         return float(counts @ (fake_quantized(centres, candidate) - centres) ** 2)
 
-    return _best(histogram, error)
+    return _best(histogram, scheme, error)
 
 
-def entropy(histogram: Histogram) -> Range:
+def entropy(histogram: Histogram, scheme: Scheme) -> Range:
     """The range whose levels keep most of the distribution: the least Kullback-Leibler divergence
     of the quantised histogram from the clipped one."""
     coarse = histogram.counts.reshape(-1, _COARSE).sum(axis=1).astype(np.float64)
@@ -136,23 +142,23 @@ def entropy(histogram: Histogram) -> Range:
         p, q = reference / reference.sum(), share / share.sum()
         return float(np.sum(p * np.log(p / q)))
 
-    return _best(histogram, divergence)
+    return _best(histogram, scheme, divergence)
 
 
-def _best(histogram: Histogram, error: Callable[[Range], float]) -> Range:
-    whole = histogram.whole
-    shrunk = [Range(whole.low * share, whole.high * share) for share in _CANDIDATES]
+def _best(histogram: Histogram, scheme: Scheme, error: Callable[[Range], float]) -> Range:
+    low, high = histogram.low, histogram.high
+    shrunk = [Range(low * share, high * share, scheme) for share in _CANDIDATES]
     return min(reversed(shrunk), key=error)  # of equal ones the widest
 
 
 def fake_quantized(array: Array, chosen: Range) -> Array:
-    """Numbers as they come back from 8 bits."""
-    scale, zero = float(chosen.scale), chosen.zero_point
-    codes = np.clip(np.rint(array / scale) + zero, 0, LEVELS - 1)
+    """Numbers as they come back from their codes."""
+    scale, zero, scheme = float(chosen.scale), chosen.zero_point, chosen.scheme
+    codes = np.clip(np.rint(array / scale) + zero, scheme.lowest, scheme.lowest + scheme.levels - 1)
     return np.asarray((codes - zero) * scale)
 
 
-METHODS: dict[str, Callable[[Histogram], Range]] = {
+METHODS: dict[str, Callable[[Histogram, Scheme], Range]] = {
     "mse": mean_squared_error,
     "minmax": min_max,
     "percentile": percentile,

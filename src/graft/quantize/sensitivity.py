@@ -8,12 +8,11 @@ unit and sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from graft.base.dtypes import Array, DType
-from graft.ir.graph import Graph, Node, Value
+from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType, tensor
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.quantize.calibrate import Compile, Feeds, Statistics
@@ -104,23 +103,16 @@ def _narrow_form(
     """A copy of the unit's nodes on narrow operands."""
     ranges = builder.known.ranges
     formal: dict[Value | None, Value] = {}
-    for value in (unit.data, *unit.residuals):
+    for value in (*unit.operands, *unit.residuals):
         source = current.get(value, value)
         if precision == INTEGER and value in ranges:
-            source = builder.through_bytes(source, ranges[value])
+            source = builder.through_integers(source, ranges[value])
         elif precision == BRAIN and isinstance(value.type, TensorType):
             source = builder.through_brain(source)
         formal[value] = source
     for node in unit.nodes:
         inputs = tuple(formal.get(value, value) for value in node.inputs)
-        inputs = builder.layer_inputs(unit, node, inputs, precision)
-        copy = _copied(builder, node, inputs)
+        copy = Value(builder.names(f"{node.output.name}_narrow"), node.output.type)
+        builder.append_narrow(unit, node, inputs, precision, copy)
         formal[node.output] = copy
     return formal[unit.output]
-
-
-def _copied(builder: QuantizationBuilder, node: Node, inputs: Sequence[Value | None]) -> Value:
-    assert isinstance(node.output.type, TensorType)
-    result = Value(builder.names(f"{node.output.name}_narrow"), node.output.type)
-    builder.append(replace(node, inputs=tuple(inputs), outputs=(result,)))
-    return result

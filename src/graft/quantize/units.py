@@ -1,8 +1,8 @@
-"""Quantisable units of a float graph, and the values that each reads as bytes.
+"""Quantisable units of a float graph, and the values that each reads as integers.
 
-A unit is a convolution or dense layer with constant weights and the pointwise nodes that run in its
-epilogue: bias, activation, residual sum. It is the grain of every decision on precision, and the
-one that `byoc/units.py` never tears apart once it is quantised.
+A unit is a convolution or dense layer with constant weights, a product of matrices that are both
+data, or an attention, and the pointwise nodes that run in its epilogue: bias, activation, residual
+sum. It is the grain of every decision on precision, and never torn apart once it is quantised.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from graft.base.dtypes import Array, DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.quantize.report import BRAIN, HALF
-from graft.quantize.weights import QuantizedWeight, quantize_weight
 
-ANCHORS = ("nn.conv2d", "nn.dense")
+LAYERS = ("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.dense")
+PRODUCT, ATTENTION = "nn.batch_matmul", "nn.attention"
 # Each element of a result is an element of an operand: codes move as the numbers they stand for.
 MOVING = (
     *("nn.max_pool2d", "reshape", "transpose", "squeeze", "expand_dims", "concatenate"),
@@ -32,11 +32,12 @@ _MOST_TERMS = 1 << 16  # products of a byte and an int8 that an int32 is certain
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A layer and its epilogue; `residuals` are the non-constant operands of the epilogue."""
+    """A layer or product and its epilogue; `residuals` are the non-constant operands of the
+    epilogue."""
 
     anchor: Node
     epilogue: tuple[Node, ...]
-    weight: Array  # [outputs, ...]
+    weight: Array | None  # [outputs, ...] of a layer
     bias: Array | None  # one number per output, added by the first node of the epilogue
     residuals: tuple[Value, ...]
 
@@ -46,9 +47,14 @@ class Unit:
         return self.output.name
 
     @property
-    def data(self) -> Value:
-        """What is multiplied by the weights."""
-        return self.anchor.args[0]
+    def operands(self) -> tuple[Value, ...]:
+        """The data that are multiplied, by weights or by each other."""
+        return tuple(self.anchor.args[: 1 if self.weight is not None else None])
+
+    @property
+    def channels(self) -> int:
+        """The axis of a layer's data and result that its inputs and outputs lie along."""
+        return channel_axis(self.anchor)
 
     @property
     def output(self) -> Value:
@@ -58,11 +64,6 @@ class Unit:
     def nodes(self) -> tuple[Node, ...]:
         return (self.anchor, *self.epilogue)
 
-    @cached_property
-    def quantized(self) -> QuantizedWeight:
-        """The weights in 8 bits."""
-        return quantize_weight(self.weight)
-
 
 def find_units(graph: Graph) -> tuple[Unit, ...]:
     """All units, first to last. Where two layers meet in a sum, it belongs to the later one, as
@@ -71,8 +72,8 @@ def find_units(graph: Graph) -> tuple[Unit, ...]:
     claimed: set[Node] = set()
     units: list[Unit] = []
     for node in reversed(graph.nodes):
-        weight = constants.get(node.args[1]) if node.op.name in ANCHORS else None
-        if weight is None or not _is_quantizable(node, weight):
+        weight = constants.get(node.args[1]) if node.op.name in LAYERS else None
+        if not (_is_product(node, constants) if weight is None else _is_quantizable(weight)):
             continue
         epilogue = _epilogue(graph, node, claimed)
         claimed.update(epilogue)
@@ -90,6 +91,9 @@ def units_in(units: Iterable[Unit], precision: str) -> tuple[Unit, ...]:
 
 def no_reason_for(unit: Unit, precision: str) -> str:
     """Why a precision cannot make a unit faster on a processor; empty where it may."""
+    if unit.weight is None:
+        is_integer = precision not in (BRAIN, HALF)
+        return "" if is_integer else "processors multiply two operands that are data in float32"
     inputs = unit.weight.shape[1]
     if precision == BRAIN and inputs % 2 and getattr(unit.anchor.attrs, "groups", 1) != 1:
         return f"{inputs} inputs per group cannot be multiplied in pairs"
@@ -104,8 +108,9 @@ def _streams_weights(unit: Unit) -> bool:
     """Whether a layer reads many weights for few results."""
     shape = unit.anchor.args[0].tensor.shape or ()
     rows = [dim if isinstance(dim, int) else math.inf for dim in shape[:-1]]
-    is_dense = unit.anchor.op.name == "nn.dense" and unit.weight.nbytes >= _MANY_BYTES
-    return is_dense and math.prod(rows) <= _FEW_ROWS
+    is_dense = unit.anchor.op.name == "nn.dense" and unit.weight is not None
+    is_large = unit.weight is not None and unit.weight.nbytes >= _MANY_BYTES
+    return is_dense and is_large and math.prod(rows) <= _FEW_ROWS
 
 
 def constants_of(graph: Graph) -> dict[Value, Array]:
@@ -113,9 +118,44 @@ def constants_of(graph: Graph) -> dict[Value, Array]:
     return {n.output: n.attrs.value.array for n in graph.nodes if n.op.name == "constant"}
 
 
-def _is_quantizable(anchor: Node, weight: Array) -> bool:
+def channel_axis(anchor: Node) -> int:
+    """The axis of a layer's data and result that its inputs and outputs lie along."""
+    rank = anchor.output.tensor.rank or 0
+    return rank - 1 if anchor.op.name == "nn.dense" else 1
+
+
+def _is_quantizable(weight: Array) -> bool:
     is_plain = weight.dtype == np.float32 and weight.size > 0 and bool(np.isfinite(weight).all())
-    return is_plain and int(np.prod(weight.shape[1:])) <= _MOST_TERMS
+    return is_plain and math.prod(weight.shape[1:]) <= _MOST_TERMS
+
+
+def _is_product(node: Node, constants: Mapping[Value, Array]) -> bool:
+    """Whether a node multiplies data by data in a way that integers have, too. Softmax between the
+    products of an attention stays in float."""
+    if node.op.name not in (PRODUCT, ATTENTION) or len(node.outputs) != 1:
+        return False
+    if any(v is None or v in constants or not _is_static(v) for v in node.inputs):
+        return False
+    *_, depth = static_extents(node.args[0])
+    if node.op.name == PRODUCT:
+        is_plain = not (node.attrs.transpose_a or node.attrs.transpose_b)
+        return is_plain and 0 < depth <= _MOST_TERMS // 2
+    attrs = node.attrs
+    is_dense = not (attrs.causal or attrs.softcap or attrs.softmax_dtype) and attrs.scores == "none"
+    is_whole = attrs.left_window == attrs.right_window == -1
+    heads = {(value.shape or ())[:-2] for value in node.args}
+    *_, keys, _size = static_extents(node.args[-1])
+    is_narrow = 0 < depth <= _MOST_TERMS // 2 and 0 < keys <= _MOST_TERMS // 2
+    return is_dense and is_whole and len(node.inputs) == 3 and len(heads) == 1 and is_narrow
+
+
+def static_extents(value: Value) -> tuple[int, ...]:
+    """The extents of a value that are numbers."""
+    return tuple(dim for dim in value.shape or () if isinstance(dim, int))
+
+
+def _is_static(value: Value) -> bool:
+    return _is_float(value) and value.tensor.is_static and len(value.shape or ()) > 1
 
 
 def _epilogue(graph: Graph, anchor: Node, claimed: set[Node]) -> tuple[Node, ...]:
@@ -139,8 +179,10 @@ def _bias(anchor: Node, epilogue: Sequence[Node], constants: Mapping[Value, Arra
     rank = anchor.output.tensor.rank
     if node is None or rank is None or node.op.name not in ("nn.bias_add", "add"):
         return None
+    if anchor.op.name not in LAYERS:
+        return None
     bias = constants.get(node.args[1])
-    channels = rank - 1 if anchor.op.name == "nn.dense" else 1
+    channels = channel_axis(anchor)
     axis = node.attrs.axis % rank if node.op.name == "nn.bias_add" else rank - 1
     outputs = anchor.args[1].tensor.shape
     fits = bias is not None and outputs is not None and bias.shape == outputs[:1]
@@ -148,13 +190,13 @@ def _bias(anchor: Node, epilogue: Sequence[Node], constants: Mapping[Value, Arra
 
 
 def quantized_values(graph: Graph, units: Iterable[Unit]) -> frozenset[Value]:
-    """The float values that are stored as bytes where these units are integer.
+    """The float values that are stored as integers where these units are integer.
 
-    These are the units' data, residuals that nobody else reads, and whatever they are moved from:
-    pooling and concatenation then move bytes."""
+    These are the units' operands, residuals that nobody else reads, and whatever they are moved
+    from: pooling and concatenation then move codes."""
     chosen = list(units)
     made = {unit.output for unit in chosen}
-    waiting = [unit.data for unit in chosen]
+    waiting = [value for unit in chosen for value in unit.operands]
     for unit in chosen:
         waiting += (v for v in unit.residuals if v in made and len(graph.users[v]) == 1)
     found: set[Value] = set()

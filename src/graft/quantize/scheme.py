@@ -1,0 +1,52 @@
+"""Integer number formats that a device multiplies: what quantisation stores numbers in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graft.base.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """The dtypes of activations, with one scale per tensor, and of weights, symmetric with a scale
+    per output channel. `symmetric` puts the zero of activations in the middle of their codes;
+    otherwise a zero point shifts it."""
+
+    activations: DType = DType.UINT8
+    weights: DType = DType.INT8
+    symmetric: bool = False
+
+    @property
+    def name(self) -> str:
+        """The precision that users know it by."""
+        if self.weights.bits < 8:
+            return f"int{self.weights.bits}"
+        return f"int{self.activations.bits}"
+
+    @property
+    def lowest(self) -> int:
+        """The least code of activations."""
+        return -1 << self.activations.bits - 1 if self.activations.is_signed_integer else 0
+
+    @property
+    def levels(self) -> int:
+        """How many codes of activations there are."""
+        return 1 << self.activations.bits
+
+    @property
+    def most_weight(self) -> int:
+        """The largest code of weights on either side of zero."""
+        return (1 << self.weights.bits - 1) - 1
+
+    def __str__(self) -> str:
+        kind = "symmetric" if self.symmetric else "affine"
+        return f"{kind} {self.activations} by {self.weights}"
+
+
+BYTES = Scheme()
+# By the name of a precision, what is used where no target says what it wants.
+DEFAULTS = {
+    one.name: one
+    for one in (BYTES, Scheme(DType.INT16, symmetric=True), Scheme(weights=DType.INT4))
+}
