@@ -1,9 +1,19 @@
-"""Quantises float networks by Graft and by ONNX Runtime, and times the results beside float ones.
+"""Quantises float networks by Graft, ONNX Runtime and NNCF, and times all results in one run.
 
-Both calibrate on the same kind of random images. Graft chooses within a budget; ONNX Runtime's
-static quantiser takes all it can. Errors are relative ones of the outputs, on images that neither
-has seen. `--networks` measures some again and keeps what is recorded of others. A result that is
-slower than float or over the budget makes the run a failure.
+    make .venv-bench/.stamp
+    .venv-bench/bin/python -m benchmarks precision [--networks NAMES] [--resume] --write
+
+Of each network: Graft with every unit in 8 bits, and with `auto` within 5 % and 1 % of error; ONNX
+Runtime's static quantiser; NNCF's, run by OpenVINO; and the float model in all three. All
+calibrate on the same random images. Errors are relative ones of the outputs, on images that none
+has seen, each in its own runtime; detectors' outputs cannot be compared, and what stands there is
+what `graft quantize` measures at their heads. All contenders of a network are timed in turns, each
+in a process of its own, as `graft bench` does.
+
+Every finished network is kept in build/quantized/precision.json at once: after an interruption
+`--resume` measures the rest. `--networks` measures some again and keeps what is recorded of others.
+`--errors-only` times nothing. A result of `auto` that is slower than float or over its budget makes
+the run a failure.
 """
 
 from __future__ import annotations
@@ -11,14 +21,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import sys
+import tempfile
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
-import onnxruntime
 
 from benchmarks.harness import (
     DETECTORS,
@@ -30,48 +40,140 @@ from benchmarks.harness import (
     Section,
     add_network_argument,
     chosen_networks,
-    graft_bench,
 )
-from benchmarks.network_tables import MISSING, Row, Setting, geometric_mean, speedup_text
-from benchmarks.pages import DOCUMENT, paragraph, table
-from benchmarks.quantized import FAR_APART, FOLDER, float_file, images, quantized
-from graft.cli.bench.rounds import GRAFT
+from benchmarks.network_tables import MISSING, Setting
+from benchmarks.pages import DOCUMENT, item, paragraph, table
+from benchmarks.precision_files import (
+    PEER_FILES,
+    SAMPLES,
+    graft_file,
+    quantized_by_graft,
+    runner,
+    unseen,
+)
+from benchmarks.quantized import FOLDER, float_file
+from graft.byoc.cores import Watch
+from graft.cli.arrays import write_data
+from graft.cli.bench.command import prepare_contender
+from graft.cli.bench.contenders import CONTENDERS
+from graft.cli.bench.rounds import GRAFT, Limits, Slice, summarize
+from graft.cli.bench.rounds import measure as run_rounds
 from graft.cli.report import seconds_text
 from graft.quantize.sensitivity import OutputError
 
-PEERS = ("onnxruntime", "openvino")
-BUDGET = 0.05
-SAMPLES, CHECKED = 32, 16  # images that Graft is given, and that errors are measured on
+BUDGETS = {"graft-5%": 0.05, "graft-1%": 0.01}
+# By contender of Graft's, the options of `graft quantize` that make its file.
+GRAFT_OPTIONS = {
+    "graft-int8": ["--precision", "int8"],
+    **{name: ["--budget", str(budget)] for name, budget in BUDGETS.items()},
+}
+PEERS_INT8 = ("onnxruntime-int8", "openvino-int8")
+CHECKED = 16  # images that errors are measured on
+SECONDS = 45.0  # of timing a network
+PARTIAL = FOLDER / "precision.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_network_argument(parser)
-    parser.add_argument("--budget", metavar="SHARE", type=float, default=BUDGET)
+    parser.add_argument("--resume", action="store_true", help="keep what an earlier run finished")
+    parser.add_argument("--errors-only", action="store_true", help="time nothing")
+    parser.add_argument("--seconds", metavar="S", type=float, default=SECONDS, help="per network")
 
 
 def measure(options: argparse.Namespace) -> Json:
-    rows = []
-    arguments = Setting().arguments(options.threads, PEERS)
-    for network in chosen_networks(options, (*NETWORKS, *DETECTORS)):
-        plain = float_file(network)
-        ours, report = _quantized_by_graft(plain, options)
-        theirs = _quantized_by_peer(network)
-        threads = ("--threads", str(options.threads))
-        rows.append(
-            {
-                "network": network,
-                "budget": options.budget,
-                "report": report,
-                "error": None if theirs is None else _error(plain, theirs),
-                "float": graft_bench(plain, *arguments),
-                "graft": graft_bench(ours, *threads, "--no-peers"),
-                "onnxruntime": {}
-                if theirs is None
-                else graft_bench(theirs, *arguments, "--atol", str(FAR_APART)),
-            }
-        )
-        print("\n".join(_table(rows[-1:])), flush=True)
-    return rows
+    networks = chosen_networks(options, (*NETWORKS, *DETECTORS))
+    rows = _partial() if options.resume else {}
+    for position, network in enumerate(networks):
+        if network in rows:
+            _say(f"{network}: kept from an earlier run")
+            continue
+        _say(f"{network} ({position + 1} of {len(networks)})")
+        rows[network] = _row(network, options)
+        PARTIAL.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        print("\n".join(_tables([rows[network]])), flush=True)
+    return [rows[network] for network in networks]
+
+
+def _partial() -> dict[str, Json]:
+    """The networks that an interrupted run has finished."""
+    return dict(json.loads(PARTIAL.read_text(encoding="utf-8"))) if PARTIAL.exists() else {}
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def _row(network: str, options: argparse.Namespace) -> Json:
+    """All that is measured of a network; what a contender cannot do is said in words."""
+    row: Json = {"network": network, "reports": {}, "errors": {}, "problems": {}, "timing": {}}
+    files: dict[str, Path] = {GRAFT: float_file(network)}
+    for name, arguments in GRAFT_OPTIONS.items():
+        _say(f"  graft quantize {' '.join(arguments)}")
+        with _said(row, name):
+            row["reports"][name] = quantized_by_graft(network, arguments, name, options.threads)
+            files[name] = graft_file(network, name)
+    for name, make in PEER_FILES.items():
+        _say(f"  file of {name}")
+        with _said(row, name):
+            files[name] = make(network)
+    if network not in DETECTORS:
+        _add_errors(row, files)
+    if not options.errors_only:
+        _add_times(row, files, options)
+    return row
+
+
+@contextmanager
+def _said(row: Json, name: str) -> Iterator[None]:
+    """Note what goes wrong with a contender, and go on with the others."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  (of any peer)
+        row["problems"][name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        _say(f"    {name}: {row['problems'][name]}")
+
+
+def _add_errors(row: Json, files: Mapping[str, Path]) -> None:
+    """The relative error of each file's outputs in its own runtime."""
+    given = list(unseen(row["network"], CHECKED))
+    run = runner("onnxruntime", files[GRAFT])
+    exact = [run(feeds) for feeds in given]
+    for name in (*GRAFT_OPTIONS, *PEERS_INT8):
+        if name in files:
+            _say(f"  error of {name}")
+            with _said(row, name):
+                error, run = OutputError(), runner(name, files[name])
+                for feeds, outputs in zip(given, exact, strict=True):
+                    error.add(outputs, run(feeds))
+                row["errors"][name] = error.relative if math.isfinite(error.relative) else None
+
+
+def _add_times(row: Json, files: Mapping[str, Path], options: argparse.Namespace) -> None:
+    """Time all files in turns, each in a process of its own."""
+    feeds = next(unseen(row["network"], 1))
+    described = [
+        (name, write_data(FOLDER, f"{row['network']}-input", x)) for name, x in feeds.items()
+    ]
+    with tempfile.TemporaryDirectory(prefix="graft-precision-") as folder, ExitStack() as workers:
+        ready = {}
+        for name, path in files.items():
+            _say(f"  preparing {name}")
+            contender = replace(CONTENDERS[name.partition("-")[0]], name=name)
+            task = {"function": contender.function, "model": str(path), "feeds": described}
+            task["threads"] = options.threads
+            with _said(row, name):
+                ready[name] = prepare_contender(contender, task, Path(folder), workers).run
+        _say(f"  timing {len(ready)} contenders")
+        limits, watch = Limits(200, options.seconds), Watch(options.threads, options.seconds)
+        result = run_rounds(ready, limits, Slice(3, 0.2, 1.0), watch)
+    for name, error in result.failures.items():
+        row["problems"][name] = error.message
+    for name in result.rounds[0]:
+        ratio = result.ratio(name, GRAFT)
+        row["timing"][name] = {
+            "seconds": summarize(result.times(name)).median,
+            "to_float": [ratio.value, ratio.low, ratio.high],
+        }
 
 
 def merge(earlier: Json, new: Json) -> Json:
@@ -81,87 +183,105 @@ def merge(earlier: Json, new: Json) -> Json:
 
 
 def problems(data: Json) -> list[str]:
-    """Promises that were not kept."""
+    """Promises that were not kept, as `graft quantize` itself has measured them."""
     found = []
     for row in data:
-        report = row["report"]
-        if report["quality"]["error"] > row["budget"]:
-            found.append(f"{row['network']} is over its budget")
-        if report["seconds"] > report["float_seconds"]:
-            found.append(f"{row['network']} is slower than in float")
+        for name, budget in BUDGETS.items():
+            report = row["reports"].get(name)
+            if report is None:
+                found.append(f"{row['network']}: {name} failed: {row['problems'][name]}")
+                continue
+            if report["quality"]["error"] > budget:
+                found.append(f"{row['network']}: {name} is over its budget")
+            if report["seconds"] > report["float_seconds"]:
+                found.append(f"{row['network']}: {name} is slower than float")
     return found
-
-
-def _quantized_by_peer(network: str) -> Path | None:
-    """ONNX Runtime's file; None where its quantiser gives up."""
-    try:
-        return quantized(network)
-    except Exception as error:  # noqa: BLE001  (whatever it raises)
-        print(f"ONNX Runtime does not quantise {network}: {error}", file=sys.stderr, flush=True)
-        return None
-
-
-def _quantized_by_graft(plain: Path, options: argparse.Namespace) -> tuple[Path, Json]:
-    """The file that `graft quantize` writes, and what it says."""
-    session = onnxruntime.InferenceSession(plain)
-    folder = plain.with_suffix(".samples")
-    folder.mkdir(exist_ok=True)
-    for number, feeds in enumerate(images(session, SAMPLES, seed=1)):
-        np.savez(folder / f"{number:03}.npz", **feeds)
-    ours = FOLDER / f"{plain.stem}-graft.onnx"
-    command = [sys.executable, "-m", "graft", "quantize", str(plain), "--data", str(folder)]
-    command += ["--budget", str(options.budget), "--threads", str(options.threads)]
-    done = subprocess.run(
-        [*command, "-o", str(ours), "--json"], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return ours, json.loads(done.stdout)
-
-
-def _error(plain: Path, other: Path) -> float | None:
-    """The relative error of a file's outputs in ONNX Runtime."""
-    exact, session = onnxruntime.InferenceSession(plain), onnxruntime.InferenceSession(other)
-    error = OutputError()
-    for feeds in images(exact, CHECKED, seed=2):
-        error.add(exact.run(None, feeds), session.run(None, feeds))
-    # the number of boxes differs where detectors choose them from scores that differ
-    return error.relative if math.isfinite(error.relative) else None
 
 
 def sections(record: Record) -> Iterator[Section]:
     rows = record.data
-    mean = geometric_mean([Row(row["network"], [row["float"]]) for row in rows])
-    of_floats = "" if mean is None else f" Both in float, the geometric mean is {mean:.2f} ×."
-    intro = f"{Setting().described(record.made.threads)}, budget {rows[0]['budget']}.{of_floats}"
+    intro = (
+        f"{Setting().described(record.made.threads)}; all calibrated on {SAMPLES} random images,"
+        f" errors on {CHECKED} others (detectors: at their heads, of Graft alone)."
+    )
     made = paragraph(str(record.made))
-    yield Section(DOCUMENT, "precision", [*paragraph(intro), "", *_table(rows), "", *made])
+    yield Section(DOCUMENT, "precision", [*paragraph(intro), "", *_tables(rows), "", *made])
 
 
-def _table(rows: list[Json]) -> list[str]:
-    header = [
-        *("network", "float: Graft against the best peer", "ONNX Runtime static int8", "its error"),
-        *("Graft auto", "its error", "units", "against Graft's float", "against ONNX Runtime's"),
-    ]
-    return table(header, [_cells(row) for row in rows])
+def _tables(rows: list[Json]) -> list[str]:
+    """Errors and units, then times where there are some, then notes."""
+    lines = table(
+        [
+            *("network", "units", "error: Graft int8", "ONNX Runtime int8", "NNCF int8"),
+            *("Graft auto, 5 %", "its units", "Graft auto, 1 %", "its units"),
+        ],
+        [_error_cells(row) for row in rows],
+    )
+    if any(row["timing"] for row in rows):
+        timed = [row for row in rows if row["timing"]]
+        titles = ["network", *(TITLES[name] for name in TITLES), *AGAINST]
+        lines += ["", *table(titles, [_time_cells(row) for row in timed]), "", *_means(timed)]
+    for row in rows:
+        for name, problem in row["problems"].items():
+            lines += item(f"{row['network']}, {name}: {problem}")
+    return lines
 
 
-def _cells(row: Json) -> list[str]:
-    network, report = row["network"], row["report"]
-    is_there = bool(row["onnxruntime"])
-    theirs = Row(network, [row["onnxruntime"]]).seconds("onnxruntime") if is_there else None
-    ours = Row(network, [row["graft"]]).seconds(GRAFT)
-    counts = Counter(unit["precision"] for unit in report["units"])
-    speedup = report["float_seconds"] / report["seconds"]
-    return [
-        network,
-        speedup_text(Row(network, [row["float"]])),
-        MISSING if theirs is None else seconds_text(theirs),
-        MISSING if row["error"] is None else f"{row['error']:.2%}",
-        MISSING if ours is None else seconds_text(ours),
-        f"{report['quality']['error']:.2%}",
-        ", ".join(f"{count} {kind}" for kind, count in counts.most_common()),
-        f"{speedup:.2f} ×",
-        MISSING if ours is None or theirs is None else f"{theirs / ours:.2f} ×",
-    ]
+TITLES = {
+    GRAFT: "Graft float",
+    "graft-int8": "Graft int8",
+    "graft-5%": "Graft auto, 5 %",
+    "graft-1%": "Graft auto, 1 %",
+    "onnxruntime": "ONNX Runtime float",
+    "onnxruntime-int8": "its int8",
+    "openvino": "OpenVINO float",
+    "openvino-int8": "NNCF int8",
+}
+# Times over Graft's: of whom, and which of Graft's.
+AGAINST = {
+    "best float peer / auto, 5 %": (("onnxruntime", "openvino"), "graft-5%"),
+    "ONNX Runtime int8 / Graft int8": (("onnxruntime-int8",), "graft-int8"),
+    "NNCF int8 / Graft int8": (("openvino-int8",), "graft-int8"),
+}
+
+
+def _error_cells(row: Json) -> list[str]:
+    reports, cells = row["reports"], [row["network"]]
+    cells.append(str(len(reports["graft-int8"]["units"])) if "graft-int8" in reports else MISSING)
+    for name in ("graft-int8", *PEERS_INT8, *BUDGETS):
+        error = row["errors"].get(name)
+        if row["network"] in DETECTORS and name in reports:
+            error = reports[name]["quality"]["error"]
+        cells.append(MISSING if error is None else f"{error:.2%}")
+        if name in BUDGETS:
+            units = reports[name]["units"] if name in reports else ()
+            counts = Counter(unit["precision"] for unit in units).most_common()
+            cells.append(", ".join(f"{count} {kind}" for kind, count in counts) or MISSING)
+    return cells
+
+
+def _time_cells(row: Json) -> list[str]:
+    timing = row["timing"]
+    times = [seconds_text(timing[n]["seconds"]) if n in timing else MISSING for n in TITLES]
+    ratios = [_against(row, *pair) for pair in AGAINST.values()]
+    return [row["network"], *times, *(MISSING if r is None else f"{r:.2f} ×" for r in ratios)]
+
+
+def _against(row: Json, peers: Sequence[str], ours: str) -> float | None:
+    """The time of the fastest of some peers over one of Graft's."""
+    timing = row["timing"]
+    theirs = [timing[name]["to_float"][0] for name in peers if name in timing]
+    return min(theirs) / timing[ours]["to_float"][0] if theirs and ours in timing else None
+
+
+def _means(rows: list[Json]) -> list[str]:
+    texts = []
+    for title, pair in AGAINST.items():
+        ratios = [one for row in rows if (one := _against(row, *pair)) is not None]
+        if ratios:
+            mean = math.prod(ratios) ** (1 / len(ratios))
+            texts.append(f"{title} {mean:.2f} × (least {min(ratios):.2f})")
+    return paragraph(f"Geometric means: {'; '.join(texts)}.")
 
 
 BENCHMARKS = (
@@ -170,7 +290,7 @@ BENCHMARKS = (
         measure,
         sections,
         add_arguments,
-        {**ONNXRUNTIME, "openvino": "OpenVINO"},
+        {**ONNXRUNTIME, "openvino": "OpenVINO", "nncf": "NNCF"},
         merge=merge,
         problems=problems,
     ),

@@ -41,7 +41,7 @@ FOLDER = ROOT / "build" / "quantized"
 NETWORKS = ("resnet50", "mobilenet_v2")
 PEERS = ("onnxruntime", "openvino")
 RUNS, IMAGES = 3, 100
-CALIBRATED_ON = 8  # images
+CALIBRATED_ON = 16  # images
 # Scores are of the order of 1. Roundings that go another way add up to some steps of them, also
 # between ONNX Runtime's own ways to run a file.
 FAR_APART = 0.5

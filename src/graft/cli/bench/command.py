@@ -209,7 +209,7 @@ def compared(
                 with status(f"preparing {path.name}") as tell:
                     tell(Stage("contender", number + 1, len(contenders), contender.title))
                     task = _task(contender, subject, threads, options)
-                    one = _prepare(contender, task, folder, workers)
+                    one = prepare_contender(contender, task, folder, workers)
             except ContenderError as error:
                 standings[contender.name] = Standing(
                     contender, reason=error.message, hint=error.hint
@@ -249,7 +249,7 @@ def _task(
     return task
 
 
-def _prepare(
+def prepare_contender(
     contender: Contender, task: dict[str, Any], folder: Path, workers: ExitStack
 ) -> Prepared:
     """Start a contender's process and have it run the model once."""
