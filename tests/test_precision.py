@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from tests.quantize.models import NETWORKS, residual, samples
+from tests.quantize.models import NETWORKS, perceptron, residual, samples
 
 import graft
 from graft.base.dims import symbol
+from graft.base.dtypes import DType
 from graft.base.errors import UserError
-from graft.byoc import measure
+from graft.byoc import Backend, JsonBackend, Limits, measure
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.compiler import compile_options
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
 from graft.precision import Quantized, quantize
 from graft.quantize.report import AUTO, BRAIN, FLOAT, HALF, INTEGER, Budget
+from graft.quantize.scheme import Scheme
 from graft.stages import Imported, import_graph, optimize
 
 
@@ -150,6 +153,45 @@ def test_backends_that_do_not_compute_in_sixteen_bits() -> None:
     assert report.refusals == ("'simnpu' does not compute in bfloat16, but in float32",)
 
 
+class _Wide(JsonBackend):
+    """Takes nothing, and would like activations of 16 bits."""
+
+    name = "wide"
+    limits = Limits(quantized=(Scheme(DType.INT16, symmetric=True), Scheme(DType.INT8)))
+    kernels: ClassVar[dict[str, Any]] = {}
+
+
+@pytest.mark.parametrize(
+    ("precision", "accelerators", "dtypes"),
+    [
+        ("int16", (_Wide(),), {"int16", "int8", "int32"}),
+        ("int8", (_Wide(),), {"int8", "int32"}),
+        ("int8", (), {"uint8", "int8", "int32"}),
+        ("int4", (), {"uint8", "int4", "int32"}),
+    ],
+)
+def test_targets_say_which_integers_they_want(
+    precision: str, accelerators: tuple[Backend, ...], dtypes: set[str]
+) -> None:
+    graph, options = perceptron(), replace(compile_options(), accelerators=accelerators)
+    found = quantize(optimize(Imported(graph)), samples(graph, 4), options, precision)
+    nodes = found.optimized.graph.nodes
+    stored = {str(n.args[0].dtype) for n in nodes if n.op.name == "qnn.dequantize"}
+    assert stored == dtypes
+    assert {unit.precision for unit in found.report.units} == {precision}
+    if precision == "int4":
+        (refusal,) = found.report.refusals
+        assert refusal == (
+            "'host' does not multiply affine uint8 by int4, but affine uint8 by int8:"
+            " such units run in float"
+        )
+
+
+def test_schemes_that_make_no_sense() -> None:
+    with pytest.raises(UserError, match="int32 by int8 is no scheme of integers"):
+        Scheme(DType.INT32)
+
+
 def test_precisions_are_chosen_together_with_backends() -> None:
     """What an accelerator runs stays in float; promises hold against the float plan."""
     graph, options = residual(), compile_options(["onednn", "host"])
@@ -165,7 +207,9 @@ def test_requests_that_make_no_sense() -> None:
     assert "needs samples to calibrate on" in _refused(precision="auto")
     assert "are for quantisation" in _refused(data=data)
     assert "are for quantisation" in _refused(budget=0.1)
-    assert "known ones: float32, fp16, bf16, int8, auto" in _refused(precision="int3", data=data)
+    assert "known ones: float32, fp16, bf16, int8, int16, int4, auto" in _refused(
+        precision="int3", data=data
+    )
     assert "too few samples (1)" in _refused(precision="auto", data=data[:1])
     assert "too few samples (0)" in _refused(precision="auto", data=[])
     for budget in (0, -1, 2, "most", "top5=0.9", float("nan")):

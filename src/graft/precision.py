@@ -51,6 +51,7 @@ from graft.quantize.report import (
     HALF,
     HALVES,
     INTEGER,
+    INTEGERS,
     PRECISIONS,
     Budget,
     FrontPoint,
@@ -58,6 +59,7 @@ from graft.quantize.report import (
     Report,
     UnitReport,
 )
+from graft.quantize.scheme import DEFAULTS, Scheme
 from graft.quantize.sensitivity import OutputError, contributions
 from graft.quantize.units import Unit, find_units, no_reason_for, units_in
 from graft.race import link_fastest
@@ -68,7 +70,13 @@ from graft.target.target import HOST
 Run = Callable[[Feeds], Sequence[Array]]
 RANDOM = "random"  # in the place of data
 # The precisions that units may have where one is asked for, the most narrow first.
-CANDIDATES = {HALF: (HALF,), BRAIN: (BRAIN,), INTEGER: (INTEGER,), AUTO: (INTEGER, BRAIN, HALF)}
+# INTEGER is whatever integers the scheme has.
+CANDIDATES = {
+    HALF: (HALF,),
+    BRAIN: (BRAIN,),
+    **dict.fromkeys(INTEGERS, (INTEGER,)),
+    AUTO: (INTEGER, BRAIN, HALF),
+}
 _DRAWN = 16  # samples where data are random
 _EVERY, _MOST_HELD_OUT = 4, 64  # one of so many samples is not calibrated on, and not more
 _PROBES = 4  # samples that single units are perturbed on
@@ -117,10 +125,12 @@ def quantize(
         )
     is_random = isinstance(data, str) and data == RANDOM
     narrow, refusals = _narrow_options(options, precision)
-    trial = _Trial(optimized, options, narrow, units, precision, is_random, refusals)
+    scheme, unused = _scheme(options, precision)
+    refusals = (*refusals, *unused)
+    trial = _Trial(optimized, options, narrow, units, precision, is_random, scheme, refusals)
     drawn = _drawn(optimized.graph) if is_random else None
     trial.calibrate(drawn or read_samples(data, optimized.graph.inputs, pixels), method)
-    return trial.all_integer(allowed) if precision == INTEGER else trial.search(allowed)
+    return trial.all_integer(allowed) if precision in INTEGERS else trial.search(allowed)
 
 
 def with_precision(
@@ -168,6 +178,25 @@ def _narrow_options(
     return replace(options, accelerators=tuple(accelerators)), tuple(refusals)
 
 
+def _scheme(options: CompileOptions, precision: str) -> tuple[Scheme, tuple[str, ...]]:
+    """The integers that the first target which has some of that precision wants, and which targets
+    have none, in words."""
+    name = precision if precision in INTEGERS else INTEGER
+    backends = (*options.accelerators, options.host)
+    wishes = [[one for one in b.limits.quantized if one.name == name] for b in backends]
+    known = [one for own in wishes for one in own]
+    if known:
+        return known[0], ()
+    scheme = DEFAULTS[name]
+    refusals = []
+    for backend in backends:
+        listed = ", ".join(map(str, backend.limits.quantized)) or "no integers"
+        refusals.append(
+            f"'{backend.name}' does not multiply {scheme}, but {listed}: such units run in float"
+        )
+    return scheme, tuple(refusals)
+
+
 def _drawn(graph: Graph) -> Iterator[Sample]:
     """Random samples, which say nothing of what the model will see."""
     names = [value.name for value in graph.inputs]
@@ -201,6 +230,7 @@ class _Trial:
     units: Sequence[Unit]
     precision: str
     is_random: bool
+    scheme: Scheme
     refusals: tuple[str, ...] = ()
     held_out: list[Sample] = field(default_factory=list)
     probes: list[Sample] = field(default_factory=list)
@@ -226,7 +256,10 @@ class _Trial:
             if len(self.probes) < _PROBES:
                 self.probes.append(sample)
         self.calibrated = calibration.samples
-        self.known: Statistics = replace(calibration.statistics(method), units=tuple(self.units))
+        layers = [unit for unit in units if unit.weight is not None]
+        report = partial(self._on_unit, "rounding weights", layers)
+        known = calibration.statistics(method, self.scheme, report)
+        self.known: Statistics = replace(known, units=tuple(self.units))
 
     def all_integer(self, allowed: Budget | None) -> Quantized:
         """Every unit on integers, whatever that costs."""
@@ -234,11 +267,11 @@ class _Trial:
         candidate = self._candidate(dict.fromkeys(self.units, INTEGER))
         if allowed is not None and not candidate.quality.meets(allowed):
             raise UserError(
-                f"all in 8 bits, the relative output error is {candidate.quality.error:.3g}:"
-                f" over the budget ({allowed})",
+                f"all in {self.precision}, the relative output error is"
+                f" {candidate.quality.error:.3g}: over the budget ({allowed})",
                 hint="precision='auto' keeps in float what the budget does not allow",
             )
-        units = tuple(_reported(unit, INTEGER, "as asked") for unit in self.units)
+        units = tuple(_reported(unit, self.precision, "as asked") for unit in self.units)
         return self._finished(candidate, units, allowed)
 
     def search(self, allowed: Budget | None) -> Quantized:
@@ -377,7 +410,7 @@ class _Trial:
             whole = insert_precisions(self.graph, dict.fromkeys(units, kind), self.known)
             times = host.time_groups(whole, inputs)
             self._say(f"compiling for sensitivity in {kind}")
-            report = partial(self._perturbing, units)
+            report = partial(self._on_unit, "perturbing units", units)
             measured = with_outputs(self.graph, self.heads)
             given = (measured, self.known, self._compiled, self.probes, report, kind)
             errors = contributions(*given)
@@ -390,9 +423,9 @@ class _Trial:
                     own[kind] = UnitOption(known, errors[unit])
         return [*costs]
 
-    def _perturbing(self, units: Sequence[Unit], position: int) -> None:
+    def _on_unit(self, stage: str, units: Sequence[Unit], position: int) -> None:
         name = units[position].name
-        self.options.report(Stage("perturbing units", position + 1, len(units), name))
+        self.options.report(Stage(stage, position + 1, len(units), name))
 
     @cached_property
     def _shared(self) -> list[SharedValue]:
@@ -464,8 +497,8 @@ def _is_ranking(exact: Array, found: Array) -> bool:
 
 def _seconds(unit: Unit, costs: Mapping[str, Cost]) -> float:
     """The time of the kernels that make a unit's values."""
-    made = {f"{unit.name}_quantized", f"{unit.name}_rounded"}
-    names = {node.output.name for node in unit.nodes} | made
+    endings = ("", "_quantized", "_rounded", "_scores", "_scaled", "_shares", "_shares_quantized")
+    names = {f"{node.output.name}{ending}" for node in unit.nodes for ending in endings}
     return sum(costs[name].seconds for name in names if name in costs)
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from tests.quantize.models import NETWORKS, residual, samples
 
 import graft
 from graft.backends.host.passes.use_integers import use_integers
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.ir.evaluate import evaluate
@@ -23,6 +24,7 @@ from graft.ir.verify import verify
 from graft.quantize.calibrate import Calibration, Feeds, Statistics
 from graft.quantize.insert import insert_quantization
 from graft.quantize.ranges import METHODS
+from graft.quantize.scheme import Scheme
 from graft.quantize.sensitivity import SWITCHES, OutputError, contributions, switched
 from graft.quantize.units import constants_of, find_units, quantized_values, scale_classes
 
@@ -36,6 +38,11 @@ def compiled(graph: Graph) -> Run:
     """Natively, all of it."""
     module = graft.compile(graph, strict=True)
     return lambda feeds: module.run(None, feeds)
+
+
+def evaluated(graph: Graph) -> Run:
+    """By the reference evaluator."""
+    return lambda feeds: evaluate(graph, list(feeds.values()))
 
 
 def calibrated(graph: Graph, count: int = 8, method: str = "mse") -> Statistics:
@@ -100,11 +107,11 @@ def test_every_unit_is_integer_on_the_host(name: str) -> None:
 def test_native_code_gives_what_the_evaluator_gives(name: str) -> None:
     one = case(name)
 
-    def evaluated(feeds: Feeds) -> Sequence[Array]:
-        return evaluate(one.quantized, list(feeds.values()))
-
     # Numbers within rounding of a tie may go either way.
-    assert relative_error(evaluated, one.run_quantized, samples(one.graph, 2, seed=5)) < 0.02
+    assert (
+        relative_error(evaluated(one.quantized), one.run_quantized, samples(one.graph, 2, seed=5))
+        < 0.02
+    )
 
 
 @ANY
@@ -116,6 +123,37 @@ def test_onnx_runtime_runs_what_is_written(name: str) -> None:
         return list(session.run(None, feeds))
 
     assert relative_error(theirs, one.run_quantized, samples(one.graph, 4, seed=5)) < 0.02
+
+
+@pytest.mark.parametrize("name", ["residual", "transformer"])
+@pytest.mark.parametrize(
+    ("scheme", "largest"),
+    [
+        (Scheme(DType.INT8), 0.06),
+        (Scheme(DType.INT8, symmetric=True), 0.06),
+        (Scheme(DType.INT16, symmetric=True), 0.02),
+        (Scheme(DType.UINT16), 0.02),
+        (Scheme(weights=DType.INT4), 0.3),
+    ],
+    ids=str,
+)
+def test_schemes(name: str, scheme: Scheme, largest: float) -> None:
+    """Each is close to float, and ONNX Runtime runs what is written to the same results."""
+    graph = NETWORKS[name]()
+    units = find_units(graph)
+    calibration = Calibration(graph, units, evaluated)
+    for sample in samples(graph, 8):
+        calibration.add(sample)
+    quantized = verify(insert_quantization(graph, units, calibration.statistics("mse", scheme)))
+    codes = [node.output for node in quantized.nodes if node.op.name == "qnn.quantize"]
+    assert {value.dtype for value in codes} == {scheme.activations}
+    given = samples(graph, 4, seed=5)
+    ours = evaluated(quantized)
+    assert 0 < relative_error(evaluated(graph), ours, given) < largest
+    model = to_onnx(quantized)
+    onnx.checker.check_model(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    assert relative_error(lambda feeds: list(session.run(None, feeds)), ours, given) < 0.02
 
 
 @ANY

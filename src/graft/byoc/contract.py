@@ -24,6 +24,7 @@ from graft.byoc.region import for_backend
 from graft.ir.graph import Graph, Node, Value, closed_graph, make_node
 from graft.ir.literal import Literal
 from graft.ops.layout import block_of
+from graft.quantize.scheme import Scheme
 from graft.rewrite.pattern import Formula, Pattern
 from graft.rewrite.rule import Refusal
 from graft.runtime.loaders import load_for
@@ -65,9 +66,10 @@ class Limits:
     a second per `bytes_per_second`. Images (tensors of rank 4) cross the border in `layout`, and
     float32 tensors as `dtype`. Operands of float32 may be rounded to `rounding` inside regions, by
     which results are then judged. `computes_in` is what float32 may be computed in should a user
-    ask for it, of which `configured` is told. The constants of all regions, which stay there, the
-    values that are there at once and the workspace of a region have to fit `memory_bytes`. Peak
-    rates serve as a roofline where nothing is measured or declared.
+    ask for it, of which `configured` is told. `quantized` are the integers that it multiplies in
+    quantised units, the best first, which quantisation writes for it. The constants of all regions,
+    which stay there, the values that are there at once and the workspace of a region have to fit
+    `memory_bytes`. Peak rates serve as a roofline where nothing is measured or declared.
     """
 
     space: str = HOST_SPACE
@@ -79,6 +81,7 @@ class Limits:
     dtype: DType = DType.FLOAT32  # its name will do
     rounding: DType = DType.FLOAT32
     computes_in: tuple[DType, ...] = (DType.FLOAT32,)
+    quantized: tuple[Scheme, ...] = ()
     peak_flops: float | None = None
     peak_bytes_per_second: float | None = None
 

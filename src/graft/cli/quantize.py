@@ -48,6 +48,9 @@ from graft.quantize.report import (
     FLOAT,
     HALF,
     INTEGER,
+    INTEGERS,
+    NIBBLE,
+    WIDE,
     Budget,
     Report,
 )
@@ -91,10 +94,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--precision",
-        choices=(AUTO, INTEGER, BRAIN, HALF),
+        choices=(AUTO, *INTEGERS, BRAIN, HALF),
         default=AUTO,
         help=f"{AUTO}: what pays within the budget (default); {INTEGER}: every layer that can be;"
-        f" {BRAIN}, {HALF}: layers that are faster in 16 bits",
+        f" {WIDE}, {NIBBLE}: the same with activations of 16 bits, or weights of 4, for devices"
+        f" that have these; {BRAIN}, {HALF}: layers that are faster in 16 bits",
     )
     add(
         "--ranges",

@@ -10,7 +10,10 @@ from graft.base.dtypes import DType
 from graft.base.errors import UserError
 
 FLOAT, HALF, BRAIN, INTEGER, AUTO = "float32", "fp16", "bf16", "int8", "auto"
-PRECISIONS = (FLOAT, HALF, BRAIN, INTEGER, AUTO)
+# Activations of 16 bits by weights of 8, and of 8 by weights of 4.
+WIDE, NIBBLE = "int16", "int4"
+INTEGERS = (INTEGER, WIDE, NIBBLE)
+PRECISIONS = (FLOAT, HALF, BRAIN, *INTEGERS, AUTO)
 # Precisions that only round: they need no samples to calibrate on.
 HALVES: Mapping[str, DType] = {HALF: DType.FLOAT16, BRAIN: DType.BFLOAT16}
 DEFAULT_BUDGET = 0.05
@@ -110,7 +113,7 @@ class Report:
 
     @property
     def integer_units(self) -> int:
-        return self.count(INTEGER)
+        return sum(map(self.count, INTEGERS))
 
     @property
     def narrow_units(self) -> int:

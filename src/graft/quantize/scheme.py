@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graft.base.dtypes import DType
+from graft.base.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,14 @@ class Scheme:
     activations: DType = DType.UINT8
     weights: DType = DType.INT8
     symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        known = (DType.INT8, DType.UINT8, DType.INT16, DType.UINT16)
+        if self.activations not in known or self.weights not in (DType.INT8, DType.INT4):
+            raise UserError(
+                f"{self.activations} by {self.weights} is no scheme of integers",
+                hint="activations of 8 or 16 bits by weights of int8 or int4",
+            )
 
     @property
     def name(self) -> str:

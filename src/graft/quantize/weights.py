@@ -71,7 +71,7 @@ def _scales(weight: Array, most: int) -> Array:
     """The distance of two levels in each channel. Few levels are worth more closer together, which
     many are not: there the largest weight decides."""
     flat = weight.reshape(len(weight), -1)
-    scale = (np.abs(flat).max(axis=1) / most).astype(np.float32)
+    scale: Array = (np.abs(flat).max(axis=1) / most).astype(np.float32)
     scale[scale < np.finfo(np.float32).tiny] = 1.0  # nothing but zeros, or next to it
     if most >= np.iinfo(np.int8).max:
         return scale

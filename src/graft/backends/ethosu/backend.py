@@ -16,6 +16,7 @@ from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
 from graft.byoc.formats.operands import not_compiled, unfit
 from graft.byoc.formats.quantized import quantized_layer, quantized_units
 from graft.ir.graph import Graph
+from graft.quantize.scheme import Scheme
 from graft.rewrite.rule import Refusal
 
 _UNARY = (
@@ -39,7 +40,9 @@ class EthosU(Backend):
         self.device = accelerator or "Ethos-U"
         self._accelerator = DEVICES.get(accelerator)
         memory = None if self._accelerator is None else self._accelerator.memory_bytes
-        self.limits = Limits(memory_bytes=memory, layout="NHWC")
+        self.limits = Limits(
+            memory_bytes=memory, layout="NHWC", quantized=(Scheme(DType.INT8), Scheme())
+        )
 
     @property
     def version(self) -> str:  # type: ignore[override]

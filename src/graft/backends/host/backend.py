@@ -26,6 +26,7 @@ from graft.loop.ir import Function
 from graft.loop.print import to_text
 from graft.passes.pipeline import PassReport
 from graft.program.program import Program
+from graft.quantize.scheme import BYTES
 from graft.rewrite.rule import Refusal
 from graft.runtime.cores import available_processors
 from graft.runtime.regions import Region
@@ -55,7 +56,7 @@ class HostBackend(Backend):
     def limits(self) -> Limits:  # type: ignore[override]  # an attribute, once somebody asks
         """The roofline of the machine: what all threads compute, and read from memory."""
         rates = memory_roofline(self._target.machine).scaled(self._threads)
-        return Limits(peak_flops=rates.flops, peak_bytes_per_second=rates.bytes)
+        return Limits(peak_flops=rates.flops, peak_bytes_per_second=rates.bytes, quantized=(BYTES,))
 
     @property
     def _threads(self) -> int:

@@ -22,6 +22,7 @@ from graft.byoc.formats.onnx_model import to_onnx
 from graft.byoc.formats.quantized_rules import binding, split_units
 from graft.byoc.sizes import node_work, value_bytes
 from graft.ir.graph import Graph, Value
+from graft.quantize.scheme import Scheme
 from graft.rewrite.pattern import is_op, wildcard
 
 MORE_UNARY = ("nn.leaky_relu", "nn.gelu", "max", "min", "sum")
@@ -86,7 +87,7 @@ class Qnn(Ort):
     has_variants = False
     priced_by = "a roofline of 45 TOPS and 135 GB/s"
     dtypes: Sequence[DType] = (DType.UINT8, DType.INT8)
-    limits = Limits(launch_seconds=LAUNCH_SECONDS)
+    limits = Limits(launch_seconds=LAUNCH_SECONDS, quantized=(Scheme(), Scheme(DType.INT8)))
 
     def __init__(self) -> None:
         super().__init__(runtime.PROVIDER)

@@ -26,6 +26,9 @@ from graft.rewrite.rule import Refusal
 
 FAMILIES = (onnx_operators,)  # importing it fills the table
 _IR_VERSION = 9
+# What is quantised to these takes the next opset, in which nothing else that is written differs.
+_NEWER = (DType.INT16, DType.UINT16, DType.INT4, DType.UINT4)
+_NEWER_OPSET = OPSET + 1, 10
 
 
 class OnnxBackend(Backend):
@@ -111,8 +114,10 @@ def to_onnx(region: Graph) -> onnx.ModelProto:
         outputs,
         writer.constants,
     )
-    opset = helper.make_opsetid("", OPSET)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=_IR_VERSION)
+    is_newer = any(value.dtype in _NEWER for value in values if isinstance(value.type, TensorType))
+    opset, version = _NEWER_OPSET if is_newer else (OPSET, _IR_VERSION)
+    imports = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=version)
 
 
 def _biased_layers(region: Graph) -> dict[Node, Node]:
