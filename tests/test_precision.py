@@ -22,6 +22,7 @@ from graft.compiler import compile_options
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
 from graft.precision import Quantized, quantize
+from graft.quantize.data import DataWarning
 from graft.quantize.report import AUTO, BRAIN, FLOAT, HALF, INTEGER, Budget
 from graft.quantize.scheme import Scheme
 from graft.stages import Imported, import_graph, optimize
@@ -223,9 +224,20 @@ def test_requests_that_make_no_sense() -> None:
     assert "nothing to quantise" in _refused(model=nothing, precision="int8", data=[np.ones(2)])
 
 
-def test_constant_channels_are_harmless() -> None:
-    """Channels, or whole inputs, that never change have no range of their own."""
+@pytest.mark.parametrize(
+    ("constant", "message"),
+    [
+        ((0, 1, 2), "the input 'x' is constant in all channels over all samples"),
+        ((1,), "the input 'x' is constant in channel 1 over all samples"),
+        ((0, 2), "the input 'x' is constant in channels 0, 2 over all samples"),
+    ],
+)
+def test_constant_channels_are_named(constant: tuple[int, ...], message: str) -> None:
+    """They have no range of their own, which is harmless, but nothing else has been seen."""
     graph = residual()
-    data = [{"x": np.zeros((1, 3, 16, 16), np.float32)} for _ in range(4)]
-    module = graft.compile(graph, precision="int8", data=data)
+    data = [{"x": np.array(one["x"])} for one in samples(graph, 4)]
+    for one in data:
+        one["x"][:, constant] = 0.5
+    with pytest.warns(DataWarning, match=message):
+        module = graft.compile(graph, precision="int8", data=data)
     assert np.isfinite(module.run(None, data[0])[0]).all()

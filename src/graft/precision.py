@@ -40,7 +40,8 @@ from graft.byoc.sizes import number
 from graft.ir.graph import Graph, Value
 from graft.ir.op import bytes_of
 from graft.quantize.calibrate import Calibration, Feeds, Statistics
-from graft.quantize.data import Data, Pixels, Sample, read_samples
+from graft.quantize.data import ConstantChannels, Data, DataWarning, Pixels, Sample, read_samples
+from graft.quantize.equalize import equalize, find_links, observed_values
 from graft.quantize.heads import head_values, measured_units, with_outputs
 from graft.quantize.insert import insert_precisions
 from graft.quantize.ranges import METHODS
@@ -117,8 +118,7 @@ def quantize(
             hint="quantise there: `graft quantize -o FILE.onnx` writes a model for any machine",
         )
     allowed = None if precision != AUTO and budget is None else Budget.parse(budget)
-    units = measured_units(optimized.graph, find_units(optimized.graph))
-    if not units:
+    if not measured_units(optimized.graph, find_units(optimized.graph)):
         raise UserError(
             "there is nothing to quantise: the model has no float32 convolution or dense layer"
             " with constant weights"
@@ -127,7 +127,7 @@ def quantize(
     narrow, refusals = _narrow_options(options, precision)
     scheme, unused = _scheme(options, precision)
     refusals = (*refusals, *unused)
-    trial = _Trial(optimized, options, narrow, units, precision, is_random, scheme, refusals)
+    trial = _Trial(optimized, options, narrow, precision, is_random, scheme, refusals)
     drawn = _drawn(optimized.graph) if is_random else None
     trial.calibrate(drawn or read_samples(data, optimized.graph.inputs, pixels), method)
     return trial.all_integer(allowed) if precision in INTEGERS else trial.search(allowed)
@@ -155,6 +155,8 @@ def with_precision(
     result = quantize(optimized, given, options, precision, budget)
     for refusal in result.report.refusals:
         warn_user(refusal, RegionWarning)
+    for warning in result.report.warnings:
+        warn_user(warning, DataWarning)
     return result.optimized, result.options
 
 
@@ -224,10 +226,9 @@ class _Candidate:
 class _Trial:
     """Quantisation of one graph in progress. `narrow` are the options for what is not in float."""
 
-    optimized: Optimized
+    plain: Optimized
     options: CompileOptions
     narrow: CompileOptions
-    units: Sequence[Unit]
     precision: str
     is_random: bool
     scheme: Scheme
@@ -237,17 +238,20 @@ class _Trial:
 
     def calibrate(self, given: Iterator[Sample], method: str) -> None:
         """See every sample once: most are calibrated on, and some are set aside."""
-        first = list(islice(given, 2))
+        first = list(islice(given, _PROBES))
         if len(first) < 2:
             raise UserError(
                 f"there are too few samples ({len(first)}): one is needed to calibrate on, and"
                 " another one to measure the error on",
                 hint="some hundred samples of what the model will see are good data",
             )
+        self._equalize(first)
         self._say("compiling for calibration")
         units = self.units if INTEGER in CANDIDATES[self.precision] else ()
         calibration = Calibration(self.graph, units, self._compiled)
+        constant = ConstantChannels()
         for position, sample in enumerate(chain(first, given)):
+            constant.add(sample)
             self._say("calibrating", f"sample {position + 1}")
             if position % _EVERY == 1 and len(self.held_out) < _MOST_HELD_OUT:
                 self.held_out.append(sample)
@@ -255,11 +259,27 @@ class _Trial:
             calibration.add(sample)
             if len(self.probes) < _PROBES:
                 self.probes.append(sample)
-        self.calibrated = calibration.samples
+        self.calibrated, self.warnings = calibration.samples, constant.warnings()
         layers = [unit for unit in units if unit.weight is not None]
         report = partial(self._on_unit, "rounding weights", layers)
         known = calibration.statistics(method, self.scheme, report)
         self.known: Statistics = replace(known, units=tuple(self.units))
+
+    def _equalize(self, first: Sequence[Sample]) -> None:
+        """Scale channels against each other where that makes roundings smaller."""
+        graph = self.plain.graph
+        self.optimized, self.equalized = self.plain, 0
+        units = measured_units(graph, find_units(graph))
+        links = find_links(graph, units) if INTEGER in CANDIDATES[self.precision] else []
+        if links:
+            self._say("equalising channels")
+            values = observed_values(links)
+            runs = list(map(self._compiled(with_outputs(graph, values)), first))
+            known = dict(zip(values, zip(*runs, strict=True), strict=True))
+            graph, self.equalized = equalize(graph, links, known, self.scheme)
+            self.optimized = replace(self.plain, graph=graph)
+            units = measured_units(graph, find_units(graph))
+        self.units: Sequence[Unit] = units
 
     def all_integer(self, allowed: Budget | None) -> Quantized:
         """Every unit on integers, whatever that costs."""
@@ -350,9 +370,9 @@ class _Trial:
     def _run_float(self) -> None:
         """Compile the float program, and keep its results on the samples set aside."""
         self._say("compiling in float")
-        self._float = self._linked(self.optimized, self.options)
+        self._float = self._linked(self.plain, self.options)
         self.heads = head_values(self.graph, self.units)
-        run = self._compared(self.graph, self._float)
+        run = self._compared(self.plain.graph, self._float)
         self._exact = [run(one) for one in self.held_out]
 
     def _linked(self, optimized: Optimized, options: CompileOptions) -> Executable:
@@ -367,7 +387,7 @@ class _Trial:
         if not precisions and options is None:
             seconds = race({"float": partial(self._float, inputs)})["float"]
             exact = Quality(0.0, 1.0)
-            return _Candidate({}, self.optimized, self.options, exact, seconds, seconds)
+            return _Candidate({}, self.plain, self.options, exact, seconds, seconds)
         graph = insert_precisions(self.graph, precisions, self.known)
         optimized, options = replace(self.optimized, graph=graph), options or self.narrow
         program = self._linked(optimized, options)
@@ -481,7 +501,9 @@ class _Trial:
             best.seconds,
             allowed,
             random=self.is_random,
+            equalized=self.equalized,
             refusals=self.refusals,
+            warnings=self.warnings,
         )
         return Quantized(best.optimized, report, best.options)
 

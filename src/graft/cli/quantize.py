@@ -215,9 +215,13 @@ def _summary(report: Report) -> Iterator[tuple[str, str]]:
     quality = report.quality
     counts = Counter(unit.precision for unit in report.units)
     yield "units", ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+    for warning in report.warnings:
+        yield "data", warning
     for refusal in report.refusals:
         yield "refused", refusal
     yield "samples", f"{report.samples} calibrated on, {report.held_out} others measured on"
+    if report.equalized:
+        yield "equalised", f"channels of {counted(report.equalized, 'value')}"
     yield "relative output error", error_text(quality.error)
     if quality.agreement is not None:
         yield "top-1 agreement", f"{quality.agreement:.2%}"

@@ -18,7 +18,7 @@ import numpy as np
 
 from graft.base.capacity import check_bytes
 from graft.base.dtypes import Array, DType
-from graft.base.errors import UnsupportedError, UserError
+from graft.base.errors import GraftWarning, UnsupportedError, UserError
 from graft.ir.graph import Value
 from graft.ir.types import TensorType
 
@@ -55,6 +55,43 @@ def read_samples(
     for number, item in enumerate(data):
         origin = f"sample {number}"
         yield from _split(_by_name(item, inputs, origin), inputs, origin)
+
+
+class DataWarning(GraftWarning):
+    """Sample data that are of little use."""
+
+
+class ConstantChannels:
+    """Looks for channels of inputs (their second axis) that are one number in all samples."""
+
+    def __init__(self) -> None:
+        self._limits: dict[str, tuple[Array, Array]] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Look at one more sample."""
+        for name, array in sample.items():
+            if array.dtype.kind == "f" and array.ndim > 1 and array.size:
+                axes = tuple(axis for axis in range(array.ndim) if axis != 1)
+                low, high = array.min(axis=axes), array.max(axis=axes)
+                before = self._limits.get(name, (low, high))
+                if before[0].shape == low.shape:
+                    self._limits[name] = np.minimum(before[0], low), np.maximum(before[1], high)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What to tell users of their data."""
+        found = []
+        for name, (low, high) in self._limits.items():
+            constant = np.flatnonzero(low == high)
+            if not len(constant):
+                continue
+            first = ", ".join(map(str, constant[:4])) + (", ..." if len(constant) > 4 else "")
+            which = f"channel {first}" if len(constant) == 1 else f"channels {first}"
+            whole = len(constant) == len(low)
+            found.append(
+                f"the input '{name}' is constant in {'all channels' if whole else which} over all"
+                " samples: what is calibrated on them holds for nothing else"
+            )
+        return tuple(found)
 
 
 def files_in(path: Path) -> list[Path]:

@@ -124,3 +124,11 @@ class Moments:
         """The mean products [blocks, columns, columns]."""
         mean = self.mean
         return np.asarray(self.covariance + mean[:, :, None] * mean[:, None, :])
+
+    def shrunk(self, products: Array) -> Array:
+        """Moments with less between different inputs the fewer rows there were: what few of them
+        have in common is chance, and weights must not be fitted to it."""
+        columns = self.blocks.columns
+        kept = self.rows / (self.rows + columns)
+        diagonal = np.diagonal(products, axis1=1, axis2=2)[:, :, None] * np.eye(columns)
+        return np.asarray(kept * products + (1 - kept) * diagonal)

@@ -105,7 +105,9 @@ class Report:
     attempts: int = 0
     front: tuple[FrontPoint, ...] = ()
     random: bool = False
+    equalized: int = 0  # values whose channels were scaled against each other
     refusals: tuple[str, ...] = ()  # targets that do not compute in what was asked for, and why
+    warnings: tuple[str, ...] = ()  # of the data
 
     def count(self, precision: str) -> int:
         """How many units have a precision."""

@@ -48,7 +48,7 @@ def quantize_weight(
     if moments is None or not moments.rows:
         return QuantizedWeight(nearest.astype(dtype.numpy), scale, np.zeros(outputs))
     blocks = moments.blocks
-    covariance = moments.covariance if has_bias else moments.second
+    covariance = moments.shrunk(moments.covariance if has_bias else moments.second)
     given = blocks.split(weight)
     steps = blocks.split(np.broadcast_to(wide, weight.shape))[:, :, :1]
     plain = blocks.split(nearest)
