@@ -37,34 +37,33 @@ _WORD = 4  # bytes
 
 @lowers("nn.conv2d")
 def _convolution(planner: Planner, unit: Unit) -> None:
-    core, bias, bounds = unit.stripped()
+    core, _, _ = unit.stripped()
     data, attrs = unit.coded(core.args[0]), core.attrs
     weights = _weights(unit, core, shape_of(core.output)[1])
     (_, channels, *_), (outputs, inputs, *kernel) = shape_of(data.value), weights.shape
     counts = list(shape_of(core.output)[2:])
-    sums = _Sums(unit, data, weights, bias, bounds)
+    sums = _Sums(unit, data, weights)
     if attrs.groups == 1:
         wide = -(-channels // _WORD) * _WORD
         name, window = _windows(planner, data, attrs, counts, kernel, wide)
-        shape = (outputs, kernel[0], kernel[1], wide)
-        filled = np.zeros(shape, np.int8)
+        filled = np.zeros((outputs, *kernel, wide), np.int8)
         filled[..., :channels] = weights.transpose(0, 2, 3, 1)
         sums.multiply(planner, name, _in_words(window, wide), filled, storage_of(unit.result))
         return
     if attrs.groups != channels or outputs != channels or inputs != 1:
         raise NoIntegerFormError
     name, window = _windows(planner, data, attrs, counts, kernel, channels)
-    kernel_ = window_kernel(window, channels, sums.codes, is_weighted=True)
+    made = window_kernel(window, channels, sums.codes, is_weighted=True)
     by_tap = weights.reshape(channels, -1).T.astype(np.int8)
     numbers = (_filled(one, VECTOR) for one in (sums.bias, sums.multiplier))
     constants = [planner.constant(one) for one in (by_tap, *numbers)]
-    planner.step(kernel_, (name, *constants, planner.make(unit.result, storage_of(unit.result))))
+    planner.step(made, (name, *constants, planner.make(unit.result, storage_of(unit.result))))
 
 
 @lowers("nn.dense")
 def _dense(planner: Planner, unit: Unit) -> None:
     """Rows as pixels of one image."""
-    core, bias, bounds = unit.stripped()
+    core, _, _ = unit.stripped()
     data = unit.coded(core.args[0])
     *leading, inputs = shape_of(data.value)
     rows, wide = math.prod(leading), -(-inputs // _WORD) * _WORD
@@ -75,7 +74,7 @@ def _dense(planner: Planner, unit: Unit) -> None:
     filled = np.zeros((len(weights), 1, 1, wide), np.int8)
     filled[:, 0, 0, :inputs] = weights
     window = Window((1, 1, rows), (0, 0, wide), (1, 1), (0, 0))
-    sums = _Sums(unit, data, weights, bias, bounds)
+    sums = _Sums(unit, data, weights)
     result = Storage.row_major(unit.result.dtype, shape_of(unit.result))
     sums.multiply(planner, name, _in_words(window, wide), filled, result)
 
@@ -84,28 +83,20 @@ class _Sums:
     """What is known of the sums of a layer: codes and multipliers, and the bias in their steps, in
     which the zero point of the data is."""
 
-    def __init__(
-        self,
-        unit: Unit,
-        data: Coded,
-        weights: Array,
-        bias: Coded | None,
-        bounds: tuple[float, float],
-    ) -> None:
-        self.unit, (scale, zero) = unit, data.single
-        known = unit.coded(unit.stripped()[0].args[1]).scale.reshape(-1)
-        steps = np.broadcast_to(scale * known, len(weights))
-        added = np.zeros(len(weights))
+    def __init__(self, unit: Unit, data: Coded, weights: Array) -> None:
+        self.unit, (scale, zero), (core, bias, bounds) = unit, data.single, unit.stripped()
+        known = unit.coded(core.args[1]).scale.reshape(-1)
+        steps, added = np.broadcast_to(scale * known, len(weights)), np.zeros(len(weights))
         if bias is not None:
             codes = unit.graph.constants[bias.value].array
             added = np.rint((codes - bias.zero) * bias.scale / steps)
-        total = np.abs(weights).reshape(len(weights), -1).sum(1)
-        info = np.iinfo(data.value.dtype.numpy)
-        most = total * max(info.max - zero, zero - info.min) + np.abs(added)
+        each, info = weights.reshape(len(weights), -1), np.iinfo(data.value.dtype.numpy)
+        most = np.abs(each).sum(1) * max(info.max - zero, zero - info.min) + np.abs(added)
         factor = steps / unit.target.single[0]
         self.codes, self.multiplier = unit.codes(factor, int(most.max()), bounds)
-        each = weights.reshape(len(weights), -1).sum(1)
-        self.bias = (added - each * (zero - info.min)).astype(np.int64).astype(np.int32)
+        # Sums of unsigned codes may wrap around on their way: what they come to does not.
+        unsigned = added - each.sum(1) * (zero - info.min)
+        self.bias = unsigned.astype(np.int64).astype(np.int32)
 
     def multiply(
         self, planner: Planner, data: str, window: Window, weights: Array, result: Storage
