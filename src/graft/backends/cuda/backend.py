@@ -10,15 +10,11 @@ from graft.backends.cuda import driver, runtime
 from graft.backends.cuda.operands import shape_of
 from graft.backends.cuda.plan import Options, RegionPlan, is_plain_attention, plan_region
 from graft.base.dtypes import Array, DType
-from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Limits, Match, PatternTable
 from graft.byoc.executable import Accuracy, Settings
-from graft.byoc.formats.operands import unfit
+from graft.byoc.formats.operands import inexpressible, unfit
 from graft.ir.graph import Graph, Node
-from graft.loop.errors import LoopError
-from graft.loop.tensor import placeholder
 from graft.ops import OPS
-from graft.ops.expression import Unexpressed, express
 from graft.rewrite.pattern import Pattern, is_op, wildcard
 from graft.rewrite.rule import Refusal
 from graft.runtime.json_graph import pack
@@ -100,15 +96,7 @@ def _inexpressible(node: Node) -> str:
     if node.op.name == "nn.attention":
         plain = is_plain_attention(node)
         return "" if plain else "the attention has a mask, a window, shared heads or the like"
-    tensors = [
-        None if value is None else placeholder(f"a{number}", shape_of(value), value.dtype)
-        for number, value in enumerate(node.inputs)
-    ]
-    try:
-        results = express(node, tensors, "t")
-    except (LoopError, UnsupportedError) as error:
-        return error.message
-    return results.reason if isinstance(results, Unexpressed) else ""
+    return inexpressible(node)
 
 
 def blob_of(region: Graph, plan: RegionPlan, rounding: DType) -> bytes:

@@ -9,17 +9,12 @@ from __future__ import annotations
 from graft.backends.hexagon import runtime
 from graft.backends.hexagon.code import CPU, linked
 from graft.backends.hexagon.plan import Plan, plan_region
-from graft.backends.hexagon.units import shape_of
 from graft.base.dtypes import DType
-from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable, Source
-from graft.byoc.formats.operands import unfit
+from graft.byoc.formats.operands import inexpressible, unfit
 from graft.byoc.formats.quantized import quantized_units
 from graft.ir.graph import Graph, Node
-from graft.loop.errors import LoopError
-from graft.loop.tensor import placeholder
 from graft.ops import OPS
-from graft.ops.expression import Unexpressed, express
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
 
@@ -67,7 +62,7 @@ class Hexagon(Backend):
 
     def supports(self, match: Match) -> Refusal | None:
         for node in match.nodes:
-            reason = unfit((*node.args, *node.outputs), _DTYPES) or _inexpressible(node)
+            reason = unfit((*node.args, *node.outputs), _DTYPES) or _no_kernel(node)
             if reason:
                 return Refusal(reason, node)
         return None
@@ -91,17 +86,9 @@ def _packed(plan: Plan) -> bytes:
     return runtime.pack(program, plan.constants, (plan.inputs, plan.outputs), len(plan.steps))
 
 
-def _inexpressible(node: Node) -> str:
+def _no_kernel(node: Node) -> str:
     """Why there is no kernel for a node."""
     interpolates = node.op.name == "resize" and node.attrs.method != "nearest"
     if interpolates and not node.output.dtype.is_float:
         return "means of integers are rounded as the last bit of a float has it"
-    tensors = [
-        None if value is None else placeholder(f"a{number}", shape_of(value), value.dtype)
-        for number, value in enumerate(node.inputs)
-    ]
-    try:
-        results = express(node, tensors, "t")
-    except (LoopError, UnsupportedError) as error:
-        return error.message
-    return results.reason if isinstance(results, Unexpressed) else ""
+    return inexpressible(node)

@@ -13,8 +13,11 @@ from graft.base.dtypes import DType
 from graft.base.errors import BackendError, UnsupportedError
 from graft.byoc.boundary import wished
 from graft.byoc.contract import Backend, Match
-from graft.ir.graph import Value
+from graft.ir.graph import Node, Value
 from graft.ir.types import TensorType, bound_symbols
+from graft.loop.errors import LoopError
+from graft.loop.tensor import placeholder
+from graft.ops.expression import Unexpressed, express
 from graft.rewrite.rule import Refusal
 
 
@@ -53,6 +56,20 @@ def unbound(inputs: Iterable[Value], values: Iterable[Value]) -> str:
             if dim is UNKNOWN or not symbols_of(dim) <= symbols:
                 return f"%{value.name} is {value.type}, whose extents no operand tells"
     return ""
+
+
+def inexpressible(node: Node) -> str:
+    """Why a node on tensors of static shape has no tensor expression, of which a code generator
+    could make a kernel; an empty string where it has one."""
+    tensors = [
+        None if value is None else placeholder(f"a{number}", value.tensor.shape or (), value.dtype)
+        for number, value in enumerate(node.inputs)
+    ]
+    try:
+        results = express(node, tensors, "t")
+    except (LoopError, UnsupportedError) as error:
+        return error.message
+    return results.reason if isinstance(results, Unexpressed) else ""
 
 
 def not_compiled(backend: Backend, match: Match) -> Refusal | None:
