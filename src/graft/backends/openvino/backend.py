@@ -15,12 +15,17 @@ from graft.rewrite.rule import Refusal
 
 
 def _mistake(node: Node) -> Refusal | None:
-    """What the conformance kit has found OpenVINO to compute wrongly, though the model is right."""
-    if node.op.name in ("nn.conv2d", "nn.conv3d"):
-        channels, columns = (node.args[0].shape or ())[1], (node.output.shape or ())[-1]
-        is_column = columns == 1 or not isinstance(columns, int)
-        if is_column and node.attrs.strides[-1] > 1 and node.attrs.groups == 1 == channels:
-            return Refusal("OpenVINO strides wrongly over one channel to one column", node)
+    """What the conformance kit has found OpenVINO not to compile or to compute wrongly, though the
+    model is right."""
+    if not node.op.name.startswith("nn.conv"):
+        return None
+    channels, columns = (node.args[0].shape or ())[1], (node.output.shape or ())[-1]
+    if not (isinstance(channels, int) and node.args[1].tensor.is_static):
+        return Refusal("OpenVINO has no convolution with symbolic channels or weights", node)
+    is_column = columns == 1 or not isinstance(columns, int)
+    is_plain = node.attrs.groups == 1 == channels and node.op.name in ("nn.conv2d", "nn.conv3d")
+    if is_column and is_plain and node.attrs.strides[-1] > 1:
+        return Refusal("OpenVINO strides wrongly over one channel to one column", node)
     return None
 
 
