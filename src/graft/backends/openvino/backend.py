@@ -14,6 +14,19 @@ from graft.ir.graph import Node
 from graft.rewrite.rule import Refusal
 
 
+def _quantization(match: Match) -> Refusal | None:
+    """What OpenVINO does not compile of quantised units."""
+    for node in match.nodes:
+        if not node.op.name.startswith("qnn."):
+            continue
+        weights = node.args[0] in match.constants and len(node.args[0].shape or ()) > 1
+        if weights and node.args[0].dtype is DType.UINT8:
+            return Refusal("OpenVINO has not all layers with weights of uint8", node)
+        if len({value.shape for value in node.args[1:]}) > 1:
+            return Refusal("its zero point has another shape than its scale", node)
+    return None
+
+
 def _mistake(node: Node) -> Refusal | None:
     """What the conformance kit has found OpenVINO not to compile or to compute wrongly, though the
     model is right."""
@@ -64,7 +77,8 @@ class OpenVino(OnnxBackend):
         return [*quantized_units(), *super().patterns()]
 
     def supports(self, match: Match) -> Refusal | None:
-        return super().supports(match) or next(filter(None, map(_mistake, match.nodes)), None)
+        wrong = next(filter(None, map(_mistake, match.nodes)), None)
+        return super().supports(match) or _quantization(match) or wrong
 
     def compile_model(self, model: onnx.ModelProto) -> bytes:
         is_quantized = any(node.op_type == "QuantizeLinear" for node in model.graph.node)

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from graft.base.callbacks import described
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import BackendError, CrashedError, GraftError, UserError
 from graft.byoc.boundary import wished
 from graft.byoc.candidates import find_candidates, placeable
@@ -148,7 +148,12 @@ def _makes_nan(graph: Graph, feed: list[Array]) -> bool:
     with np.errstate(all="ignore"):
         result = evaluate(replace(graph, outputs=values, output_names=()), feed)
     arrays = map(np.asarray, result)
-    return any(a.dtype.kind == "f" and bool(np.isnan(a).any()) for a in arrays)
+    return any(_is_float(a) and bool(np.isnan(a).any()) for a in arrays)
+
+
+def _is_float(array: Array) -> bool:
+    """Floats that NumPy has not itself, bfloat16 among them, are of another kind there."""
+    return dtype_of(array.dtype).is_float
 
 
 def _refusal(graph: Graph, backend: Backend, pattern: str) -> str:
@@ -183,7 +188,7 @@ def _settled(graph: Graph, probe: Probe) -> Probe:
     nodes = placeable(graph)
     if len(nodes) == 1 or not any(node.op.name in _JUMPS for node in nodes):
         return probe
-    whole = [np.rint(a).astype(a.dtype) if a.dtype.kind == "f" else a for a in probe.inputs]
+    whole = [np.rint(a).astype(a.dtype) if _is_float(a) else a for a in probe.inputs]
     return replace(probe, inputs=whole, nearby=whole)
 
 
