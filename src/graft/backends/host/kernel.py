@@ -22,14 +22,14 @@ from graft.loop.ir import Buffer, Expr, Function, Stmt, Var
 Stores = Mapping[Value, Storage]
 
 
-Pack = Callable[[Array], Array]
+Pack = Callable[..., Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """How an argument is made of one of the group's constants; `pack` knows types alone."""
+    """How an argument is made of constants of the group; `pack` knows types alone."""
 
-    source: Value
+    sources: tuple[Value, ...]
     pack: Pack
 
 
@@ -91,7 +91,7 @@ class Parameters:
             outer = self.group.outer(value)
             storage = self.stores[outer]
             return storage, self._append(storage, name, outer)
-        return self._constant(value, lambda array: array, name)
+        return self._constant((value,), lambda array: array, name)
 
     def table(self, array: Array, name: str) -> Buffer:
         """Numbers that the kernel itself brings along; a buffer has at least one element."""
@@ -99,17 +99,21 @@ class Parameters:
         storage = Storage(dtype_of(numbers.dtype), numbers.shape)
         return self._append(storage, name, storage.pack(numbers))
 
-    def packed(self, value: Value, pack: Pack, name: str) -> Buffer:
-        """A constant, packed for this kernel by a function that depends on types alone."""
-        return self._constant(value, pack, name)[1]
+    def packed(self, value: Value, pack: Pack, name: str, *more: Value) -> Buffer:
+        """A constant, or several, packed for this kernel by a function of types alone."""
+        return self._constant((value, *more), pack, name)[1]
 
-    def _constant(self, value: Value, pack: Pack, name: str) -> tuple[Storage, Buffer]:
-        array = self.group.constants[value].array
-        packed, shape = pack(array), array.shape  # which may not be the one the graph knows
+    def _constant(self, values: tuple[Value, ...], pack: Pack, name: str) -> tuple[Storage, Buffer]:
+        arrays = [self.group.constants[value].array for value in values]
+        shapes = [array.shape for array in arrays]  # which may not be those the graph knows
+        packed = pack(*arrays)
         storage = Storage(dtype_of(packed.dtype), packed.shape)
-        self.packings[len(self.arguments)] = Packing(
-            value, lambda other: storage.pack(pack(other.reshape(shape)))
-        )
+
+        def again(*others: Array) -> Array:
+            pairs = zip(others, shapes, strict=True)
+            return storage.pack(pack(*(other.reshape(shape) for other, shape in pairs)))
+
+        self.packings[len(self.arguments)] = Packing(values, again)
         return storage, self._append(storage, name, storage.pack(packed))
 
     def whole_blocks(self, value: Value, axis: int, block: int) -> tuple[Storage, Buffer]:
@@ -121,7 +125,7 @@ class Parameters:
         if (value, block) not in self._padded:
             widths = [(0, lacking if number == axis else 0) for number in range(array.ndim)]
             self._padded[value, block] = self._constant(
-                value, lambda one: np.pad(one, widths), f"a{len(self.buffers)}"
+                (value,), lambda one: np.pad(one, widths), f"a{len(self.buffers)}"
             )
         return self._padded[value, block]
 

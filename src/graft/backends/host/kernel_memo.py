@@ -42,11 +42,11 @@ _WEIGHTED = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shared:
-    """A kernel, and per argument the number of a value, a constant's number with what packs it, or
-    a table of the kernel's own."""
+    """A kernel, and per argument the number of a value, numbers of constants with what packs them,
+    or a table of the kernel's own."""
 
     kernel: Kernel
-    arguments: tuple[int | tuple[int, Pack] | Array, ...]
+    arguments: tuple[int | tuple[tuple[int, ...], Pack] | Array, ...]
 
 
 @dataclass
@@ -142,17 +142,18 @@ class _Structure:
 
     def is_shareable(self, kernel: Kernel) -> bool:
         """Whether it is known how the kernel's arguments follow from the group's tensors."""
-        sources = {packing.source for packing in kernel.packings.values()}
+        sources = {one for packing in kernel.packings.values() for one in packing.sources}
         values = {one for one in kernel.arguments if isinstance(one, Value)}
         return self._weights <= sources and values | sources <= self._numbers.keys()
 
     def without_tensors(self, kernel: Kernel) -> _Shared:
         """The kernel for any group of this structure."""
-        arguments: list[int | tuple[int, Pack] | Array] = []
+        arguments: list[int | tuple[tuple[int, ...], Pack] | Array] = []
         for position, argument in enumerate(kernel.arguments):
             packing = kernel.packings.get(position)
             if packing is not None:
-                arguments.append((self._numbers[packing.source], packing.pack))
+                numbers = tuple(self._numbers[source] for source in packing.sources)
+                arguments.append((numbers, packing.pack))
             elif isinstance(argument, Value):
                 arguments.append(self._numbers[argument])
             else:
@@ -167,8 +168,9 @@ class _Structure:
             if isinstance(argument, int):
                 arguments.append(values[argument])
             elif isinstance(argument, tuple):
-                number, pack = argument
-                arguments.append(pack(self._group.constants[values[number]].array))
+                numbers, pack = argument
+                constants = (self._group.constants[values[number]] for number in numbers)
+                arguments.append(pack(*(literal.array for literal in constants)))
             else:
                 arguments.append(argument)
         function = replace(shared.kernel.function, notes=(self._group.note,))

@@ -57,6 +57,7 @@ from graft.backends.host.kernels.image import (
     vector_lanes,
 )
 from graft.backends.host.kernels.integer_weights import (
+    bias_behind,
     no_quads,
     starts,
     taken_off,
@@ -164,6 +165,7 @@ class ConvWriter(ImageWriter):
         self.source_batch: Expr = self.batch
         self.source_row: Expr = Const(0)
         self.begin: Buffer | None = None
+        self.summed = anchor.output  # what sums are when they are finished
         self.weights = self.packed(parameters, anchor, self.channels)
         self.depth_index, self.depth_blocks = Var("depth"), 1
         self.partial: Buffer | None = None
@@ -180,14 +182,17 @@ class ConvWriter(ImageWriter):
         block, together = self.result.block, self.together
         is_integer = self.dtype is DType.INT32
         less = taken_off(parameters.group, anchor, self.data.dtype) if is_integer else 0
-        if less:
-            self.begin = parameters.packed(
-                anchor.args[1],
-                lambda one: pack_starts(
-                    starts(ordinary_weights(anchor, one), less), channels, block
-                ),
-                "begin",
-            )
+        bias = bias_behind(parameters.group, anchor) if is_integer else None
+        if bias is not None:
+            self.summed = bias.output
+
+        def begin(array: Array, added: Array | None = None) -> Array:
+            first = starts(ordinary_weights(anchor, array), less, added)
+            return pack_starts(first, channels, block)
+
+        if less or bias is not None:
+            more = () if bias is None else (bias.args[1],)
+            self.begin = parameters.packed(anchor.args[1], begin, "begin", *more)
 
         def pack(array: Array) -> Array:
             packed = pack_weights(ordinary_weights(anchor, array), channels, block)

@@ -252,7 +252,7 @@ class ConvTiles:
         writer, tile = self.writer, self.tile
 
         def store(number: int, vector: int) -> Stmt:
-            known = {writer.anchor.output: tile.value(number, vector)}
+            known = {writer.summed: tile.value(number, vector)}
             return writer.store(self.coordinate(pixel, number, vector), known)
 
         return tile.each(store)

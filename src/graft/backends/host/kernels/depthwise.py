@@ -146,6 +146,7 @@ class DepthwiseWriter(ImageWriter):
         self.kernel: tuple[int, int] = weight.shape[2:]
         self.data, self.source = parameters.value(anchor.args[0], "data")
         self.dtype = anchor.output.dtype
+        self.summed = anchor.output  # what sums are when they are finished
         self.weights = self.packed_weights(parameters)
         self.begin = self.beginning(parameters)
 
@@ -191,7 +192,7 @@ class DepthwiseWriter(ImageWriter):
         finish = tile.each(
             lambda pixel, _: self.store(
                 self.coordinate(plus(column, pixel), first),
-                {self.anchor.output: tile.value(pixel, 0)},
+                {self.summed: tile.value(pixel, 0)},
             )
         )
         begin = self.begin

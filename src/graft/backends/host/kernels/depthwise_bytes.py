@@ -24,6 +24,7 @@ from graft.backends.host.kernels.depthwise import unfit as unfit_window
 from graft.backends.host.kernels.image import no_image, unfit_epilogue, vector_lanes
 from graft.backends.host.kernels.integer_weights import (
     QUAD,
+    bias_behind,
     starts,
     taken_off,
     unsigned,
@@ -150,12 +151,18 @@ class ByteDepthwiseWriter(DepthwiseWriter):
 
     def beginning(self, parameters: Parameters) -> Buffer | None:
         block, less = self.result.block, taken_off(parameters.group, self.anchor, self.data.dtype)
+        bias = bias_behind(parameters.group, self.anchor)
+        if bias is not None:
+            self.summed = bias.output
 
-        def pack(array: Array) -> Array:
-            first = starts(array, less)
+        def pack(array: Array, added: Array | None = None) -> Array:
+            first = starts(array, less, added)
             return np.pad(first, (0, -len(first) % block)).reshape(-1, block)
 
-        return parameters.packed(self.anchor.args[1], pack, "begin") if less else None
+        more = () if bias is None else (bias.args[1],)
+        if not less and not more:
+            return None
+        return parameters.packed(self.anchor.args[1], pack, "begin", *more)
 
     def step(self, tile: Tile, column: Expr, first: int, line: Var) -> Stmt:
         """One row of the kernel."""

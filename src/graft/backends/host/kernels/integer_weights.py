@@ -45,11 +45,26 @@ def taken_off(group: Group, anchor: Node, data: DType) -> int:
     return (zero_point_of(group, anchor) or 0) + (_HALF if data is DType.INT8 else 0)
 
 
-def starts(weight: Array, less: int) -> Array:
+def starts(weight: Array, less: int, bias: Array | None = None) -> Array:
     """What the sums of each output start from, for weights [outputs, ...] and what is taken off."""
     sums = weight.reshape(weight.shape[0], -1).astype(np.int64).sum(axis=1)
-    first: Array = (-less * sums).astype(np.int32)
+    first: Array = (-less * sums + (0 if bias is None else bias)).astype(np.int32)
     return first
+
+
+def bias_behind(group: Group, anchor: Node) -> Node | None:
+    """The addition of a constant per channel to the sums of a convolution, if that is all that is
+    done to them: they can start from it."""
+    readers = [node for node in group.nodes if anchor.output in node.args]
+    is_composite = group.node.op.name == "composite"
+    results = group.node.attrs.body.outputs if is_composite else group.node.outputs
+    if len(readers) != 1 or anchor.output in results:
+        return None
+    node = readers[0]
+    if node.op.name != "nn.bias_add" or node.attrs.axis != 1:
+        return None
+    is_constant = node.args[0] is anchor.output and node.args[1] in group.constants
+    return node if is_constant else None
 
 
 def unsigned(element: Expr, data: DType) -> Expr:

@@ -194,7 +194,7 @@ class _Tensors:
         else:
             view = self._view
             storage = Storage(literal.type.dtype, view.packed(value, literal.array).shape)
-            packing = Packing(value, lambda one: storage.pack(view.packed(value, one)))
+            packing = Packing((value,), lambda one: storage.pack(view.packed(value, one)))
             self._arguments[name] = packing.pack(literal.array)
             self._packings[name] = packing
         extents = tuple(index_of(dim) for dim in self._view.shape(value))
