@@ -5,6 +5,7 @@ snippets do not run. A ```python snippet is a program, run as a file of its own 
 in a directory from which `models/` can be reached. ```python continued goes on where the program
 above it ends, and is run with that; one that is a whole script all the same, since it uses nothing
 but what it defines or imports, is run by itself, too. ```python no-run only has to compile.
+`LONG` pages are run by `make test-full` alone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("README.md"), *ROOT.glob("docs/**/*.md")])
 TIME_LIMIT_SECONDS = 600
 INFOS = ("python", "python continued", "python no-run")
+# Pages whose programs take whole networks through the compiler, ten seconds and more each.
+LONG = ("docs/quantization.md", "docs/walkthrough.md")
 
 every_page = pytest.mark.parametrize(
     "page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES]
@@ -122,8 +125,9 @@ def test_snippets_compile(page: Path) -> None:
 def _every_program() -> Iterator[ParameterSet]:
     for page in PAGES:
         name = page.relative_to(ROOT).as_posix()
+        marks = pytest.mark.full if name in LONG else ()
         for blocks in programs(fences(page.read_text(encoding="utf-8"))):
-            yield pytest.param(page, blocks, id=f"{name}:{blocks[0].line}")
+            yield pytest.param(page, blocks, id=f"{name}:{blocks[0].line}", marks=marks)
 
 
 @pytest.mark.usefixtures("one_core")

@@ -111,7 +111,6 @@ def _constants(model: str) -> dict[str, np.ndarray]:
     return {node.output.name: node.attrs.value.array for node in found}
 
 
-@pytest.mark.each_value
 @pytest.mark.parametrize("stage", [one for one in STAGES if one not in PLACEMENT_STAGES])
 @pytest.mark.parametrize("model", ["static.onnx", "dynamic.onnx"])
 def test_stages(model: str, stage: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

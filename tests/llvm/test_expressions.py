@@ -64,6 +64,7 @@ def choose(a: Expr, b: Expr) -> Expr:
     return Select(Compare(CompareKind.LESS, a, b), a, b)
 
 
+@pytest.mark.each_value
 @every_lanes
 @pytest.mark.parametrize("dtype", [DType.BOOL, *FLOATS, *SIGNED, *UNSIGNED])
 def test_binary_compare_and_select(dtype: DType, lanes: int) -> None:
@@ -157,6 +158,7 @@ def test_shifts(dtype: DType, lanes: int) -> None:
 CASTS = [DType.BOOL, *FLOATS, *SIGNED, *UNSIGNED]
 
 
+@pytest.mark.each_value
 @every_target
 @pytest.mark.parametrize("source", CASTS)
 def test_casts(source: DType, target: Target) -> None:
@@ -266,6 +268,7 @@ def test_integer_calls(dtype: DType, lanes: int) -> None:
     check([numbers(dtype, 60, seed=10)], calls(["abs", "clz", "popcount"]), lanes)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("lanes", [1, 8])
 @pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED])
 def test_integer_powers_wrap_around(dtype: DType, lanes: int) -> None:
@@ -358,6 +361,7 @@ def test_float_division_is_not_for_integers() -> None:
         llvm_text(function, host_target())
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
 @pytest.mark.parametrize("lanes", [1, 4, 7, 8, 16])
 def test_dot_products_of_four_bytes(lanes: int, target: Target) -> None:

@@ -112,6 +112,7 @@ def limit(name: str, dtype: DType) -> float:
     return stated + (1.0 if name == "erf" and dtype is DType.FLOAT64 else 0.0)
 
 
+@pytest.mark.each_value
 @every_target
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64])
 @pytest.mark.parametrize("name", sorted(set(KERNELS) - {"pow"}))

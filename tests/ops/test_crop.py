@@ -46,6 +46,7 @@ def test_beside_onnx_runtime(mode: str, size: tuple[int, int], constants: tuple[
     agrees("CropAndResize", *operands, constants=constants, mode=mode, extrapolation_value=2.5)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 @pytest.mark.parametrize("constants", [(), (3,)])
 @pytest.mark.parametrize("opened", [False, True])

@@ -25,6 +25,7 @@ GRID[0, 0, :, 0] = [-1, 1, 0, 1.05]
 GRID[1, 0, :, 1] = [-40.3, 33.3, -1.01, 0.999]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("align_corners", [0, 1])
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])

@@ -42,6 +42,7 @@ def test_meaning(source: str, target: str) -> None:
     np.testing.assert_array_equal(result, image(target))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_native(source: str, target: str, dtype: str) -> None:

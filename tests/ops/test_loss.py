@@ -31,6 +31,7 @@ def operands(shape: tuple[int, ...], weighted: bool, ignored: int | None) -> dic
     return feeds
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op_type", LOSSES)
 @pytest.mark.parametrize("shape", [(5, CLASSES), (3, CLASSES, 2), (2, CLASSES, 3, 5)])
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])

@@ -126,6 +126,7 @@ def test_regressors_of_symbolic_batches() -> None:
 # Classification
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("classes", [2, 3, 4])
 @pytest.mark.parametrize("strings", [False, True])
@@ -251,6 +252,7 @@ def machine(supports: list[int], probabilities: bool, kernel: dict[str, Any]) ->
     return options
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: str(kernel["kernel_type"]))
 @pytest.mark.parametrize("supports", [[1, 2], [2, 1, 3], [1, 0, 2, 2]], ids=str)
 @pytest.mark.parametrize("probabilities", [False, True])

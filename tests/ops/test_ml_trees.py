@@ -110,6 +110,7 @@ def labels(count: int, strings: bool) -> dict[str, Any]:
     return {"classlabels_int64s": [7, -5, 11, 2][:count]}
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"])
 @pytest.mark.parametrize("strings", [False, True])
 @pytest.mark.parametrize("base", [False, True])

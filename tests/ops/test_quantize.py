@@ -123,6 +123,7 @@ def spread(parameter: Any, shape: Any, axis: int, block: int) -> Any:
     return result
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("shape", "scales", "axis", "block"), GRANULARITIES)
 @pytest.mark.parametrize("name", ["int8", "uint16", "uint4"])
 @pytest.mark.parametrize("with_zero", [False, True])

@@ -38,6 +38,7 @@ def positive(*shape: int, dtype: Any = np.float32) -> Any:
     return np.asarray(np.random.default_rng(7).random(shape) * 3 + 0.25).astype(dtype)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("op_type", ONNX_REDUCTIONS)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("axes", [[0], [-1, 0], [2, 1], None])
@@ -253,6 +254,7 @@ def test_positions_of_special_numbers() -> None:
         by_graft(one_node("ArgMax", [empty], 13, axis=1), [empty])
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("exclusive", [0, 1])
 @pytest.mark.parametrize("reverse", [0, 1])
 @pytest.mark.parametrize("shape", [(5,), (3, 1, 4), (2, 0)])
