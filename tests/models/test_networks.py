@@ -63,7 +63,7 @@ def _onnx_runtime(name: str, image: Array) -> list[Array]:
     return session.run(None, {"input": image})
 
 
-@pytest.mark.parametrize("name", [*CLASSIFIERS, *DETECTORS])
+@pytest.mark.parametrize("name", _marked((*CLASSIFIERS, *DETECTORS)))
 def test_text_parses_back_to_an_equal_graph(name: str) -> None:
     for graph in (_imported(name), group_fusion(optimize(_imported(name)))):
         text = to_text(verify(graph))
@@ -126,7 +126,7 @@ def _operators(name: str) -> set[str]:
     return {node.op.name for node in optimize(_imported(name)).walk()}
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", _marked(CLASSIFIERS))
 def test_static_networks_have_no_shape_arithmetic_left(name: str) -> None:
     assert not _operators(name) & {"shape_of", "cast", "nn.batch_norm", "arange", "full"}
 

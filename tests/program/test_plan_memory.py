@@ -16,6 +16,7 @@ from graft.passes.pipeline import optimize
 from graft.passes.simplify_movement import is_view
 from graft.program.plan_memory import ALIGNMENT, Lifetime, assign_offsets, fullest, plan_arena
 
+QUICK = ("resnet18", "mobilenet_v2")
 STATIC = (
     "resnet18",
     "resnet50",
@@ -70,7 +71,10 @@ def test_symbolic_sizes_share_pools() -> None:
     assert plan.bound is None
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in STATIC],
+)
 def test_networks_waste_at_most_a_tenth(name: str, models_dir: Path) -> None:
     found = in_graph(group_fusion(optimize(import_model(models_dir / f"{name}.onnx"))))
     plan = plan_arena(found)

@@ -136,7 +136,12 @@ def test_too_many_tensors_at_a_time_are_said_to_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "copies"), [("resnet18", 1), ("mobilenet_v2", 1), ("inception_v3", 1)]
+    ("name", "copies"),
+    [
+        ("resnet18", 1),
+        ("mobilenet_v2", 1),
+        pytest.param("inception_v3", 1, marks=pytest.mark.full),
+    ],
 )
 def test_networks_are_blocked_throughout(name: str, copies: int, models_dir: Path) -> None:
     """The image is copied on its way in; no concatenation is copied at all."""
