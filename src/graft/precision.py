@@ -282,16 +282,26 @@ class _Trial:
         self.units: Sequence[Unit] = units
 
     def all_integer(self, allowed: Budget | None) -> Quantized:
-        """Every unit on integers, whatever that costs."""
+        """Every layer on integers, whatever that costs, and products of data unless the host is
+        faster without: it has attention as one kernel in float."""
         self._run_float()
         candidate = self._candidate(dict.fromkeys(self.units, INTEGER))
+        layers = [unit for unit in self.units if unit.weight is not None]
+        if 0 < len(layers) < len(self.units) and not self.options.accelerators:
+            other = self._candidate(dict.fromkeys(layers, INTEGER))
+            candidate = max(candidate, other, key=lambda one: one.speedup)
         if allowed is not None and not candidate.quality.meets(allowed):
             raise UserError(
                 f"all in {self.precision}, the relative output error is"
                 f" {candidate.quality.error:.3g}: over the budget ({allowed})",
                 hint="precision='auto' keeps in float what the budget does not allow",
             )
-        units = tuple(_reported(unit, self.precision, "as asked") for unit in self.units)
+        units = tuple(
+            _reported(unit, self.precision, "as asked")
+            if unit in candidate.precisions
+            else _reported(unit, FLOAT, "the whole is faster so")
+            for unit in self.units
+        )
         return self._finished(candidate, units, allowed)
 
     def search(self, allowed: Budget | None) -> Quantized:
