@@ -82,7 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Json:
     networks = chosen_networks(options, (*NETWORKS, *DETECTORS))
-    rows = _partial() if options.resume else {}
+    rows = _partial()
+    if not options.resume:
+        rows = {name: row for name, row in rows.items() if name not in networks}
     for position, network in enumerate(networks):
         if network in rows:
             _say(f"{network}: kept from an earlier run")
