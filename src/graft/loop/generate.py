@@ -8,75 +8,25 @@ the region that the rest of the iteration needs, and a remainder simply walks th
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Callable
+from dataclasses import replace
 
-from graft.base.dtypes import DType
 from graft.loop import ir
-from graft.loop.index import ONE, ZERO, add
+from graft.loop.element import Around, Memory, Part, element, relocated
+from graft.loop.index import ONE, ZERO, add, multiply
 from graft.loop.nest import Loop, Nest, short
 from graft.loop.position import Position, binary
 from graft.loop.program import Program
-from graft.loop.ranges import Context, Range
+from graft.loop.ranges import Context
 from graft.loop.regions import Box, allocation, axis_extents, infer_boxes
 from graft.loop.schedule import Fuse, Split
 from graft.loop.simplify import simplify
 from graft.loop.stages import loads
-from graft.loop.tensor import Reduce, Tensor, identity
+from graft.loop.tensor import Reduce, Tensor
 from graft.loop.tensorize import MICRO_KERNELS, Tile, TileError
-from graft.loop.traverse import block, map_expr, reads_memory, substitute, variables
+from graft.loop.traverse import block, substitute, variables
 
 LoopBody = Callable[[ir.Expr, ir.Expr, Position], ir.Stmt]  # start, extent, where the inside stands
-
-
-class Part(Enum):
-    """Which part of a stage is being emitted."""
-
-    WHOLE = "whole"
-    INITIAL = "initial"  # a reduction's first values
-    UPDATE = "update"  # what a reduction adds to them
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Where a stage's elements are: a buffer that begins at some element.
-
-    `order` are the stage's dimensions in the order of the buffer's, where that is another one.
-    """
-
-    buffer: ir.Buffer
-    starts: tuple[ir.Expr, ...]
-    order: tuple[int, ...] = ()
-
-    def at(self, indices: Sequence[ir.Expr]) -> tuple[ir.Expr, ...]:
-        """The buffer's indices of an element of the stage."""
-        own = tuple(_minus(index, start) for index, start in zip(indices, self.starts, strict=True))
-        return tuple(own[dimension] for dimension in self.order) if self.order else own
-
-
-@dataclass(frozen=True)
-class Around:
-    """What surrounds a statement: memory of the stages in scope, assumptions and loops.
-
-    `masked` are variables of vector loops whose lanes are masked, `masks` the conditions for that.
-    """
-
-    memory: Mapping[str, Memory]
-    context: Context
-    loops: Mapping[str, Range]
-    masked: frozenset[str] = frozenset()
-    masks: tuple[ir.Expr, ...] = ()
-
-    def inside(self, var: ir.Var, start: ir.Expr, extent: ir.Expr) -> Around:
-        context = self.context.loop(var, start, extent)
-        return replace(
-            self, context=context, loops={**self.loops, var.name: context.range_of(var.name)}
-        )
-
-    def holding(self, name: str, memory: Memory) -> Around:
-        return replace(self, memory={**self.memory, name: memory})
 
 
 class Generator:
@@ -88,6 +38,8 @@ class Generator:
     def stage(self, tensor: Tensor, box: Box, around: Around) -> ir.Stmt:
         """Loops that compute a box of a stage into its memory."""
         nest = self._program.nests[tensor.name]
+        if nest.along is not None:
+            return block()
         starts = {short(axis.name): s for axis, s in zip(tensor.axes, box.starts, strict=True)}
         extents = {short(name): extent for name, extent in axis_extents(tensor).items()}
         extents |= {short(a.name): e for a, e in zip(tensor.axes, box.extents, strict=True)}
@@ -103,7 +55,8 @@ class Generator:
         around: Around,
     ) -> ir.Stmt:
         if not pending:
-            return _element(tensor, position, part, around)
+            computed = [self._program.tensors[name] for name in tensor.computes]
+            return element(tensor, position, part, around, computed)
         loop, rest = pending[0], pending[1:]
         tensorized = position.nest.tensorize
         is_tile = tensorized is not None and tensorized.loop == loop.name
@@ -165,9 +118,12 @@ class Generator:
             tiles = binary(ir.BinaryKind.FLOOR_DIVIDE, whole, factor, around.context)
             remaining = binary(ir.BinaryKind.FLOOR_MODULO, whole, factor, around.context)
             is_whole = ir.Compare(ir.CompareKind.LESS, outer, tiles)
+            end = multiply(add(outer, ONE), factor)
+            fits = ir.Compare(ir.CompareKind.LESS_EQUAL, end, whole)  # the same, in elements
             sides = []
             for extent, holds in ((factor, True), (remaining, False)):
-                inner = replace(around, context=around.context.assume(is_whole, holds))
+                context = around.context.assume(is_whole, holds).assume(fits, holds)
+                inner = replace(around, context=context)
                 here = position.with_extent(split.inner, extent)
                 sides.append(self._guarded(tensor, here, loop, rest, part, inner))
             stmt = ir.If(is_whole, *sides)
@@ -305,7 +261,7 @@ def _tile(
         if _guards(position, loop, around.context):
             raise nest.fail(f"{what}: '{loop.name}' inside has a guarded tail")
         loops.append((var, int(extent.value)))
-    tile = Tile(tensor.name, tuple(loops), _element(tensor, position, part, around))
+    tile = Tile(tensor.name, tuple(loops), element(tensor, position, part, around))
     try:
         return MICRO_KERNELS[nest.tensorize.kernel](tile)
     except TileError as error:
@@ -352,77 +308,6 @@ def _guards(position: Position, loop: Loop, context: Context) -> list[ir.Expr]:
     return guards
 
 
-def _element(tensor: Tensor, position: Position, part: Part, around: Around) -> ir.Stmt:
-    """The innermost statement: an element stored."""
-    context = around.context
-    values: dict[str, ir.Expr] = {}
-    for name in axis_extents(tensor):
-        if part is not Part.INITIAL or position.has_value(short(name)):
-            start = position.starts.get(short(name), ZERO)
-            values[name] = add(start, position.value(short(name), context))
-    memory = around.memory[tensor.name]
-    at = memory.at([values[axis.name] for axis in tensor.axes])
-    indices = tuple(simplify(index, context) for index in at)
-
-    def ready(expr: ir.Expr) -> ir.Expr:
-        return simplify(_relocated(substitute(expr, values), around), context)
-
-    if not isinstance(tensor.body, Reduce):
-        if tensor.body is None:
-            raise position.nest.fail("it is an input and has nothing to compute")
-        return _masked(ir.Store(memory.buffer, indices, ready(tensor.body)), around)
-    if part is Part.INITIAL:
-        return _masked(ir.Store(memory.buffer, indices, ready(tensor.body.initial)), around)
-    total = ir.Load(memory.buffer, indices)
-    return _update(tensor.body, total, ready(tensor.body.body), around)
-
-
-def _masked(store: ir.Store, around: Around) -> ir.Store:
-    """The store of those lanes that no mask rules out."""
-    if not around.masks:
-        return store
-    both = functools.reduce(lambda a, b: ir.Binary(ir.BinaryKind.AND, a, b), around.masks)
-    return replace(store, condition=both)
-
-
-def _relocated(expr: ir.Expr, around: Around) -> ir.Expr:
-    """The expression with loads from stages redirected to their memory."""
-
-    def change(node: ir.Expr) -> ir.Expr:
-        if not isinstance(node, ir.Load):
-            return node
-        memory = around.memory[node.buffer.name]
-        return ir.Load(memory.buffer, memory.at(node.indices))
-
-    return map_expr(change, expr)
-
-
-def _minus(index: ir.Expr, start: ir.Expr) -> ir.Expr:
-    return index if start == ZERO else add(index, start, -1)
-
-
-def _update(reduction: Reduce, total: ir.Load, value: ir.Expr, around: Around) -> ir.Stmt:
-    """The statement that combines one more value into the total."""
-    nothing = identity(reduction.kind, reduction.dtype)
-    match value:
-        # Adding nothing changes nothing, so it need not be done: lanes are masked, or the test
-        # becomes a branch.
-        case ir.Select(condition, yes, no) if (
-            no == nothing and around.masked & variables(condition) and not reads_memory(condition)
-        ):
-            masks = (*around.masks, condition)
-            return _update(reduction, total, yes, replace(around, masks=masks))
-        case ir.Select(condition, yes, no) if no == nothing and reduction.initial == nothing:
-            return ir.If(condition, _update(reduction, total, yes, around))
-        case ir.Binary(ir.BinaryKind.MULTIPLY, left, right) if (
-            reduction.kind is ir.BinaryKind.ADD and value.dtype in (DType.FLOAT32, DType.FLOAT64)
-        ):
-            combined: ir.Expr = ir.Call("fma", (left, right, total), value.dtype)
-        case _:
-            combined = ir.Binary(reduction.kind, total, value)
-    return _masked(ir.Store(total.buffer, total.indices, combined), around)
-
-
 def _prefetches(tensor: Tensor, position: Position, loop: Loop, around: Around) -> list[ir.Stmt]:
     """Prefetches of the first element that loads will access some iterations later."""
     stmts: list[ir.Stmt] = []
@@ -439,7 +324,7 @@ def _prefetches(tensor: Tensor, position: Position, loop: Loop, around: Around) 
             low = later.span(short(name), around.context).low
             values[name] = add(position.starts.get(short(name), ZERO), low or ZERO)
         for load in reads:
-            moved = _relocated(substitute(load, values), around)
+            moved = relocated(substitute(load, values), around)
             moved = simplify(moved, around.context)
             if isinstance(moved, ir.Load):
                 stmts.append(ir.Prefetch(moved.buffer, moved.indices))

@@ -13,8 +13,10 @@ from functools import reduce
 
 from graft.base.bounds import Range
 from graft.loop import ir
+from graft.loop.element import Around, Memory
 from graft.loop.fold_identities import fold_identities
-from graft.loop.generate import Around, Generator, Memory, full_box, one_thread
+from graft.loop.reuse import reuse_values
+from graft.loop.generate import Generator, full_box, one_thread
 from graft.loop.guards import branch_on_selects, predicate_lanes, tighten_loops
 from graft.loop.names import unique_names
 from graft.loop.program import Program, make_program
@@ -64,6 +66,7 @@ def _body(program: Program, context: Context) -> ir.Stmt:
     body = simplify_stmt(tighten_loops(body, context), context)
     body = simplify_stmt(vectorize(body, context), context)
     body = fold_identities(simplify_stmt(unroll(body, context), context))
+    body = reuse_values(body)
     check_registers(body)
     return body
 

@@ -16,6 +16,7 @@ from graft.loop.schedule import (
     SCOPES,
     Combine,
     ComputeAt,
+    ComputeWith,
     Directive,
     Fuse,
     Mask,
@@ -51,6 +52,7 @@ class Nest:
     loops: tuple[Loop, ...]
     relations: tuple[Split | Fuse, ...] = ()
     site: ComputeAt | None = None
+    along: str | None = None  # the stage that computes its elements: it has no loops of its own
     scope: Scope = Scope.HEAP
     prefetches: tuple[Prefetch, ...] = ()
     tensorize: Tensorize | None = None
@@ -206,6 +208,12 @@ def _mask(nest: Nest, directive: Mask) -> Nest:
     return _of_kind(nest, loop, LoopKind.VECTOR, masked=True)
 
 
+def _along(nest: Nest, directive: ComputeWith) -> Nest:
+    if nest.relations or any(loop.kind is not LoopKind.SERIAL for loop in nest.loops):
+        raise nest.fail(f"cannot compute it with {directive.stage}: its loops are scheduled")
+    return replace(nest, loops=(), along=directive.stage)
+
+
 def _tensorize(nest: Nest, directive: Tensorize) -> Nest:
     _plain(nest, directive.loop)
     return replace(nest, tensorize=directive)
@@ -227,6 +235,7 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     Parallel: lambda nest, directive: _mark(nest, directive.loop, LoopKind.PARALLEL),
     Thread: lambda nest, directive: _mark(nest, directive.loop, LoopKind.THREAD),
     ComputeAt: lambda nest, directive: replace(nest, site=directive),
+    ComputeWith: _along,
     StoreIn: lambda nest, directive: replace(nest, scope=SCOPES[directive.scope]),
     Combine: _combine,
     Prefetch: _prefetch,

@@ -137,7 +137,9 @@ class Position:
                 base = binary(BinaryKind.MINIMUM, base, last, context)
             bounds.append(add(base, other))
         low, high = bounds
-        if not fixed and not exact and high is not None:
+        # Tiles with loops of their own, be they whole or the last one, do not reach too far.
+        is_own = split.tail in ("remainder", "branch") and split.inner in self.extents
+        if not fixed and not exact and not is_own and high is not None:
             high = binary(BinaryKind.MINIMUM, high, add(whole, Const(-1)), context)
         return Range(low, high)
 

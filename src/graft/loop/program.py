@@ -45,6 +45,11 @@ class Program:
         position = self.nests[stage].position(loop)
         return [self.tensors[name] for name in self.nests if self._is_inside(name, stage, position)]
 
+    def is_within(self, name: str, stages: set[str]) -> bool:
+        """Whether a stage is computed in a loop of one of the stages."""
+        site = self.nests[name].site
+        return site is not None and (site.stage in stages or self.is_within(site.stage, stages))
+
     def _is_inside(self, name: str, stage: str, position: int) -> bool:
         site = self.nests[name].site
         if site is None:
@@ -72,6 +77,7 @@ def make_program(arguments: Sequence[Tensor], schedule: Schedule) -> Program:
     program = Program(rewritten, nests, tuple(names))
     for name, nest in nests.items():
         _check_site(program, name, nest)
+        _check_along(program, name, nest)
         _check_memory(program, name, nest)
     return program
 
@@ -105,6 +111,29 @@ def _check_site(program: Program, name: str, nest: Nest) -> None:
     inner_vector = [one.name for one in owner.loops[: position + 1] if one.kind is LoopKind.VECTOR]
     if inner_vector:
         raise fail(name, f"{where}: that is inside the vector loop '{inner_vector[0]}'")
+
+
+def _check_along(program: Program, name: str, nest: Nest) -> None:
+    """Refuse a stage that others read before those that compute it, or from other loops."""
+    if nest.along is None:
+        return
+    where = f"cannot compute it with {nest.along}"
+    readers = program.readers(name)
+    computing = [one for one in readers if name in program.tensors[one].computes]
+    for one in computing:
+        other = program.nests[one]
+        if other.along is not None or other.tensorize is not None:
+            raise fail(name, f"{where}: {one} has no loops of its own")
+        if other.site != nest.site:
+            raise fail(name, f"{where}: {one} is computed elsewhere")
+    order = list(program.nests)
+    last = max(map(order.index, computing))
+    early = [one for one in readers if one not in computing and order.index(one) < last]
+    if early:
+        raise fail(name, f"{where}: {early[0]} reads it before that")
+    inside = [one for one in program.nests if program.is_within(one, set(computing))]
+    if any(one in readers for one in inside):
+        raise fail(name, f"{where}: a stage inside of that reads it")
 
 
 def _reads_initially(program: Program, reader: str, name: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from graft.loop.errors import ScheduleError
 from graft.loop.index import add
 from graft.loop.ir import BinaryKind, Const, Expr
 from graft.loop.nest import short
@@ -73,9 +74,26 @@ def infer_boxes(
     boxes = {}
     for tensor in reversed(list(inside)):
         box = _needed(tensor, spans.values(), context)
+        _check_coverage(tensor, box, spans.values(), context)
         boxes[tensor.name] = box
         spans[tensor.name] = (tensor, spans_of_box(tensor, box))
     return boxes
+
+
+def _check_coverage(
+    tensor: Tensor, box: Box, readers: Iterable[tuple[Tensor, Spans]], context: Context
+) -> None:
+    """Refuse what is needed of a stage beyond what the stages compute that it is computed with.
+
+    Along axes that these reduce over they compute all of it."""
+    own = [(reader, spans) for reader, spans in readers if tensor.name in reader.computes]
+    if not own:
+        return
+    part, whole = _needed(tensor, own, context), own[0][0].computes[tensor.name]
+    for dimension, ends in enumerate(zip(box.starts, box.extents, strict=True)):
+        if dimension not in whole and ends != (part.starts[dimension], part.extents[dimension]):
+            message = f"cannot compute {tensor.name} with {own[0][0].name}"
+            raise ScheduleError(f"{message}: more of it is read than that computes at a time")
 
 
 def _needed(tensor: Tensor, readers: Iterable[tuple[Tensor, Spans]], context: Context) -> Box:

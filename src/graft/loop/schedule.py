@@ -122,6 +122,18 @@ class ComputeAt:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputeWith:
+    """Compute each element where another stage reads it, and keep it for further readers.
+
+    The stage has no loops of its own: each innermost iteration of the other one computes the
+    element that it needs, stores it and goes on with its value. Both are computed at the same loop,
+    where the memory of the elements is.
+    """
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreIn:
     """Keep the stage's elements in registers, in memory that the threads of a block share, or in
     scratch memory (the default)."""
@@ -227,6 +239,7 @@ Directive = (
     | Thread
     | Inline
     | ComputeAt
+    | ComputeWith
     | StoreIn
     | CacheWrite
     | Pack

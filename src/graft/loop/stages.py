@@ -27,6 +27,7 @@ from graft.loop.ir import (
 )
 from graft.loop.schedule import (
     CacheWrite,
+    ComputeWith,
     Factor,
     FactorMasked,
     Inline,
@@ -36,7 +37,7 @@ from graft.loop.schedule import (
 )
 from graft.loop.simplify import simplify
 from graft.loop.tensor import Reduce, Tensor, identity
-from graft.loop.traverse import loads_in, map_expr, substitute
+from graft.loop.traverse import children, loads_in, map_expr, substitute
 
 Tensors = dict[str, Tensor]
 
@@ -56,6 +57,8 @@ def rewrite_stages(stages: Sequence[Tensor], arguments: set[str], schedule: Sche
             match directive:
                 case Inline():
                     tensors = _inline(tensors, name, arguments)
+                case ComputeWith():
+                    tensors = _compute_with(tensors, name, directive.stage, arguments)
                 case CacheWrite():
                     tensors = _cache_write(tensors, name, directive)
                     pending.append(directive.name)
@@ -133,6 +136,52 @@ def _inline(tensors: Tensors, name: str, arguments: set[str]) -> Tensors:
     }
 
 
+def _compute_with(tensors: Tensors, name: str, stage: str, arguments: set[str]) -> Tensors:
+    """Mark the stage that computes another's elements."""
+    reader = tensors.get(stage)
+    reason = "there is no such stage" if reader is None else not_along(tensors[name], reader)
+    reason = "it is an argument" if name in arguments else reason
+    if reader is None or reason:
+        raise fail(name, f"cannot compute it with {stage}: {reason}")
+    read = next(load for load in loads(reader) if load.buffer.name == name)
+    reduced = frozenset(n for n, index in enumerate(read.indices) if index not in reader.axes)
+    return {**tensors, stage: replace(reader, computes={**reader.computes, name: reduced})}
+
+
+def not_along(tensor: Tensor, reader: Tensor) -> str:
+    """Why a reader cannot compute the stage's elements, each of which it has to read just once."""
+    if tensor.body is None or isinstance(tensor.body, Reduce):
+        return "it carries a reduction"
+    at = {load.indices for load in loads(reader) if load.buffer.name == tensor.name}
+    if len(at) != 1:
+        return "that does not read it at one index" if at else "that does not read it"
+    (indices,) = at
+    extents = dict(zip(reader.axes, reader.shape, strict=True))
+    body = reader.body
+    if isinstance(body, Reduce):
+        extents |= dict(body.axes)
+        body = body.body
+    axes = [index for index in indices if isinstance(index, Var) and index in extents]
+    others = [extent for axis, extent in extents.items() if axis not in axes]
+    fits = len(set(axes)) == len(indices) and tuple(extents[a] for a in axes) == tensor.shape
+    if not fits or any(extent != Const(1) for extent in others):
+        return "that does not read each element just once, by its own axes"
+    if body is None or tensor.name not in unconditional_reads(body):
+        return "a condition decides there whether an element is read"
+    return ""
+
+
+def unconditional_reads(expr: Expr) -> set[str]:
+    """The tensors that an expression reads whatever its conditions are."""
+    names, pending = set[str](), [expr]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Load):
+            names.add(part.buffer.name)
+        pending += [part.condition] if isinstance(part, Select) else children(part)
+    return names
+
+
 def _insert(tensors: Tensors, before: str, new: Tensor, changed: Tensor) -> Tensors:
     """Insert a tensor before another one, and replace that."""
     if new.name in tensors:
@@ -157,7 +206,7 @@ def _renamed(tensor: Tensor, new: str, values: Mapping[Var, Expr] | None = None)
     if isinstance(body, Reduce):
         body = replace(body, axes=tuple((_moved(a, tensor.name, new), n) for a, n in body.axes))
     axes = tuple(_moved(axis, tensor.name, new) for axis in tensor.axes)
-    return Tensor(replace(tensor.buffer, name=new), axes, body, tensor.sources)
+    return replace(tensor, buffer=replace(tensor.buffer, name=new), axes=axes, body=body)
 
 
 def _moved(variable: Var, old: str, new: str) -> Var:
@@ -239,7 +288,7 @@ def _factor_masked(tensors: Tensors, name: str, factor: FactorMasked) -> Tensors
     axes = tuple((one, Const(1) if one == inner else extent) for one, extent in rest.axes)
     buffer = replace(tail.buffer, extents=totals.shape)
     body = replace(rest, body=value, axes=axes, initial=nothing)
-    tensors[last] = Tensor(buffer, (*tail.axes, lane), body)
+    tensors[last] = replace(tail, buffer=buffer, axes=(*tail.axes, lane), body=body)
     tensors[factor.name] = replace(totals, body=replace(sums, initial=Load(buffer, totals.axes)))
     tensors[name] = replace(stage, body=replace(combined, initial=before.initial))
     order = [one for one in tensors if one not in (last, factor.name, name)]

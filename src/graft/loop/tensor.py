@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graft.base.dtypes import DType
@@ -61,6 +61,9 @@ class Tensor:
     axes: tuple[Var, ...] = ()
     body: Expr | Reduce | None = None
     sources: tuple[Tensor, ...] = ()
+    # Stages whose elements are computed where this one reads them, each with the dimensions along
+    # which this one, reducing over them, reads all there is.
+    computes: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from graft.backends.host.kernels.expression.loops import (
 )
 from graft.backends.host.kernels.expression.root import Root
 from graft.backends.host.kernels.expression.stages import (
+    computing_reader,
     extent,
     is_near,
     row_factors,
@@ -24,7 +25,9 @@ from graft.loop.ir import Const
 from graft.loop.nest import short
 from graft.loop.schedule import (
     ComputeAt,
+    ComputeWith,
     Mask,
+    Split,
     Tail,
 )
 from graft.loop.tensor import Tensor
@@ -62,7 +65,11 @@ class Rows(Root):
         plan = {self.result.name: loops.directives()}
         site = self.site(loops.shared())
         for stage in self.inner:
-            plan |= self.row_stage(stage, site, self.box(stage, size), lanes)
+            reader = computing_reader(stage, (*self.inner, self.result))
+            if reader is None:
+                plan |= self.row_stage(stage, site, self.box(stage, size), lanes)
+            else:
+                plan[stage.name] = [*site, ComputeWith(reader)]
         return plan
 
     def short_rows(self, factors: list[int], lanes: int) -> int | None:
@@ -80,9 +87,12 @@ class Rows(Root):
     def rows_in_lanes(self, axis: int, lanes: int) -> dict[str, Directives]:
         """Short rows side by side, a row to a lane: all of it is in registers."""
         loops, last = self.loops, self.axes[-1]
-        outer, inner = loops.split(self.axes[axis], lanes, self.result.shape[axis], masked=True)
+        name = self.axes[axis]
+        outer, inside, one, inner = (f"{name}_{suffix}" for suffix in ("o", "i", "v", "l"))
+        # A branch decides once for all stages whether there are as many rows as lanes.
+        loops.splits = [Split(name, outer, inside, lanes, "branch"), Split(inside, one, inner, lanes)]
         loops.outer = [*self.axes[:axis], outer]
-        loops.inner = [loops.unroll(last), inner]
+        loops.inner = [one, loops.unroll(last), inner]
         loops.marks.append(Mask(inner))
         plan = {self.result.name: loops.directives()}
         site = self.site(loops.shared())

@@ -27,7 +27,7 @@ from graft.loop.nest import short
 from graft.loop.regions import axis_extents
 from graft.loop.schedule import Pack
 from graft.loop.simplify import simplify
-from graft.loop.stages import body_expressions, loads
+from graft.loop.stages import body_expressions, loads, not_along
 from graft.loop.tensor import Reduce, Tensor
 from graft.loop.traverse import variables, walk_expr
 
@@ -202,6 +202,14 @@ def row_factors(result: Tensor, stages: Sequence[Tensor], where: Places) -> list
 def _factor_along(place: tuple[Follows | None, ...], axis: int) -> int:
     own = [one.factor for one in place if one is not None and one.axis == axis]
     return own[0] if len(own) == 1 else 0
+
+
+def computing_reader(stage: Tensor, readers: Sequence[Tensor]) -> str | None:
+    """The reduction that can compute a stage's elements as it reads them, before all others do."""
+    first = next((reader for reader in readers if _reads_of(reader, stage)), None)
+    if first is None or not isinstance(first.body, Reduce) or not_along(stage, first):
+        return None
+    return first.name
 
 
 def stride(load: Load, name: str) -> int | None:
