@@ -164,7 +164,10 @@ class _Prover:
             return True
         names = _symbols(terms)
         facts = [fact for fact in self._assumptions.facts if not names.isdisjoint(_symbols(fact))]
-        return any(self._at_least_zero(plus(terms, fact, -1), MAX_STEPS) for fact in facts)
+        multiples = ((fact, count) for fact in facts for count in _multiples(terms, fact))
+        return any(
+            self._at_least_zero(plus(terms, fact, -count), MAX_STEPS) for fact, count in multiples
+        )
 
     def _at_least_zero(self, terms: Polynomial, steps: int) -> bool:
         value = constant_value(terms)
@@ -230,6 +233,12 @@ class _Prover:
         # Everything times the divisor: divisor * (x // divisor) is x - x % divisor.
         exact = plus(dict(terms_of(value)), {(call_atom("mod", arguments),): 1}, -1)
         return self._at_least_zero(plus(times(exact, factor), rest, divisor), steps)
+
+
+def _multiples(terms: Polynomial, fact: Polynomial) -> set[int]:
+    """How often a fact may be worth subtracting: once, or such that a monomial is gone."""
+    shared = [one for one in terms.keys() & fact.keys() if one]
+    return {1} | {terms[one] // fact[one] for one in shared if terms[one] // fact[one] > 1}
 
 
 def _symbols(terms: Polynomial) -> frozenset[str]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from graft.loop import ir
 from graft.loop.element import Around, Memory, Part, element, relocated
-from graft.loop.index import ONE, ZERO, add, multiply
+from graft.loop.index import ONE, ZERO, add
 from graft.loop.nest import Loop, Nest, short
 from graft.loop.position import Position, binary
 from graft.loop.program import Program
@@ -118,13 +118,13 @@ class Generator:
             tiles = binary(ir.BinaryKind.FLOOR_DIVIDE, whole, factor, around.context)
             remaining = binary(ir.BinaryKind.FLOOR_MODULO, whole, factor, around.context)
             is_whole = ir.Compare(ir.CompareKind.LESS, outer, tiles)
-            end = multiply(add(outer, ONE), factor)
-            fits = ir.Compare(ir.CompareKind.LESS_EQUAL, end, whole)  # the same, in elements
+            tile = position.with_extent(split.inner, factor)
+            last = position.with_extent(split.inner, remaining)
+            if position.nest.is_masked(split.inner):
+                last = position.enter(split.outer, tiles).with_tail(split.loop)
             sides = []
-            for extent, holds in ((factor, True), (remaining, False)):
-                context = around.context.assume(is_whole, holds).assume(fits, holds)
-                inner = replace(around, context=context)
-                here = position.with_extent(split.inner, extent)
+            for here, holds in ((tile, True), (last, False)):
+                inner = replace(around, context=around.context.assume(is_whole, holds))
                 sides.append(self._guarded(tensor, here, loop, rest, part, inner))
             stmt = ir.If(is_whole, *sides)
         for var, value in reversed(lets):
@@ -169,10 +169,17 @@ class Generator:
         stmts: list[ir.Stmt] = []
         allocated: list[ir.Buffer] = []
         for producer in here:
-            memory = self._allocate(producer, boxes[producer.name], around)
+            box, nest = boxes[producer.name], self._program.nests[producer.name]
+            if nest.store_with is None:
+                memory = self._allocate(producer, box, around)
+                allocated.append(memory.buffer)
+            else:
+                memory = around.memory[tensor.name]
+                if box != infer_boxes(tensor, position, [producer], around.context)[producer.name]:
+                    what = f"cannot store it with {tensor.name}"
+                    raise nest.fail(f"{what}: others read more of it than an iteration of that")
             around = around.holding(producer.name, memory)
-            stmts.append(self.stage(producer, boxes[producer.name], around))
-            allocated.append(memory.buffer)
+            stmts.append(self.stage(producer, box, around))
         stmts += _prefetches(tensor, position, loop, around)
         stmt = block(*stmts, self._loops(tensor, position, rest, part, around))
         for buffer in reversed(allocated):
@@ -229,7 +236,8 @@ def _branching(position: Position, context: Context) -> Split | None:
     """A split whose tile has just got a number, which decides whether it is a whole one."""
     for split in position.nest.relations:
         if isinstance(split, Split) and split.tail == "branch":
-            is_open = split.inner not in position.extents and position.has_value(split.outer)
+            is_decided = split.inner in position.extents or split.loop in position.tails
+            is_open = not is_decided and position.has_value(split.outer)
             if is_open and not position.is_exact(split, context):
                 return split
     return None
@@ -297,7 +305,9 @@ def _guards(position: Position, loop: Loop, context: Context) -> list[ir.Expr]:
     guards: list[ir.Expr] = []
     nest = position.nest
     for split in nest.relations:
-        if not isinstance(split, Split) or split.tail != "guard":
+        if not isinstance(split, Split):
+            continue
+        if split.tail != "guard" and split.loop not in position.tails:
             continue
         if loop.name not in nest.leaves(split.loop) or not position.has_value(split.loop):
             continue

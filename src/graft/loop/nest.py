@@ -25,6 +25,7 @@ from graft.loop.schedule import (
     Reorder,
     Split,
     StoreIn,
+    StoreWith,
     Tensorize,
     Thread,
     Tile,
@@ -54,6 +55,7 @@ class Nest:
     site: ComputeAt | None = None
     along: str | None = None  # the stage that computes its elements: it has no loops of its own
     scope: Scope = Scope.HEAP
+    store_with: str | None = None  # the stage in whose memory its elements are
     prefetches: tuple[Prefetch, ...] = ()
     tensorize: Tensorize | None = None
 
@@ -237,6 +239,7 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     ComputeAt: lambda nest, directive: replace(nest, site=directive),
     ComputeWith: _along,
     StoreIn: lambda nest, directive: replace(nest, scope=SCOPES[directive.scope]),
+    StoreWith: lambda nest, directive: replace(nest, store_with=directive.stage),
     Combine: _combine,
     Prefetch: _prefetch,
     Tensorize: _tensorize,

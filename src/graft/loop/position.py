@@ -37,6 +37,7 @@ class Position:
     starts: Mapping[str, Expr]
     extents: Mapping[str, Expr]
     values: Mapping[str, Expr] = field(default_factory=dict)
+    tails: frozenset[str] = frozenset()  # loops in whose last tile, of masked lanes, it stands
 
     def enter(self, name: str, value: Expr) -> Position:
         """Inside an iteration of the loop."""
@@ -45,6 +46,10 @@ class Position:
     def with_extent(self, name: str, extent: Expr) -> Position:
         """With another extent for a loop."""
         return replace(self, extents={**self.extents, name: extent})
+
+    def with_tail(self, name: str) -> Position:
+        """In the last tile of a loop, some of whose lanes are masked."""
+        return replace(self, tails=self.tails | {name})
 
     def has_value(self, name: str) -> bool:
         """Whether the loop or axis has a value, itself or through the loops it became."""

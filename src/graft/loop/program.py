@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from graft.loop.errors import LoopError, ScheduleError
 from graft.loop.ir import LoopKind, Scope
 from graft.loop.nest import Nest, make_nest
-from graft.loop.schedule import Schedule
-from graft.loop.stages import fail, reads, rewrite_stages
+from graft.loop.schedule import Schedule, Split
+from graft.loop.stages import fail, loads, reads, rewrite_stages
 from graft.loop.tensor import Reduce, Tensor, in_order
 from graft.loop.traverse import loads_in
 
@@ -44,6 +44,13 @@ class Program:
         """The stages computed anywhere within an iteration of a loop."""
         position = self.nests[stage].position(loop)
         return [self.tensors[name] for name in self.nests if self._is_inside(name, stage, position)]
+
+    def loop_within(self, name: str, stage: str) -> str | None:
+        """The loop of a stage at which another one is computed, be it inside of further ones."""
+        site = self.nests[name].site
+        if site is None or site.stage == stage:
+            return None if site is None else site.loop
+        return self.loop_within(site.stage, stage)
 
     def is_within(self, name: str, stages: set[str]) -> bool:
         """Whether a stage is computed in a loop of one of the stages."""
@@ -79,6 +86,7 @@ def make_program(arguments: Sequence[Tensor], schedule: Schedule) -> Program:
         _check_site(program, name, nest)
         _check_along(program, name, nest)
         _check_memory(program, name, nest)
+        _check_store_with(program, name, nest)
     return program
 
 
@@ -134,6 +142,29 @@ def _check_along(program: Program, name: str, nest: Nest) -> None:
     inside = [one for one in program.nests if program.is_within(one, set(computing))]
     if any(one in readers for one in inside):
         raise fail(name, f"{where}: a stage inside of that reads it")
+
+
+def _check_store_with(program: Program, name: str, nest: Nest) -> None:
+    """Refuse a stage whose elements would be overwritten before they are read, or elsewhere."""
+    if nest.store_with is None:
+        return
+    where = f"cannot store it with {nest.store_with}"
+    site, owner = nest.site, program.tensors.get(nest.store_with)
+    if owner is None or site is None or site.stage != owner.name:
+        raise fail(name, f"{where}: it is not computed at a loop of that")
+    tensor = program.tensors[name]
+    same = (tensor.dtype, tensor.shape) == (owner.dtype, owner.shape)
+    if not same or nest.scope is not Scope.HEAP:
+        raise fail(name, f"{where}: dtype, shape or scope differ")
+    at = {load.indices for load in loads(owner) if load.buffer.name == name}
+    if at != {owner.axes} or isinstance(owner.body, Reduce) or name in owner.computes:
+        raise fail(name, f"{where}: that does not read just the element whose place it takes")
+    splits = [one for one in program.nests[owner.name].relations if isinstance(one, Split)]
+    if any(split.tail == "shift_inwards" for split in splits):
+        raise fail(name, f"{where}: tiles of that overlap")
+    for reader in program.readers(name):
+        if reader != owner.name and program.loop_within(reader, owner.name) != site.loop:
+            raise fail(name, f"{where}: {reader} reads it in a loop inside of that")
 
 
 def _reads_initially(program: Program, reader: str, name: str) -> bool:

@@ -143,12 +143,32 @@ def _combined(kind: BinaryKind, first: Expr, second: Expr) -> Expr:
 
 def constant_upper_bound(expr: Expr, context: Context) -> int | None:
     """A constant the expression never exceeds, if one can be seen."""
-    if isinstance(expr, Binary) and expr.kind is BinaryKind.MINIMUM:  # a fact may limit one side
-        limits = [constant_upper_bound(part, context) for part in (expr.left, expr.right)]
-    else:
-        terms = polynomial(expr)
-        most, high = context.bounds(terms)[1], context.interval(terms, context.ranges).high
-        limits = [None if math.isinf(most) else int(most), high if isinstance(high, int) else None]
-        # A fact c - expr >= 0 says that the expression is at most c.
-        limits += [constant_value(plus(terms, fact)) for fact in context.facts]
-    return min((limit for limit in limits if limit is not None), default=None)
+    match expr:
+        case Binary(BinaryKind.MINIMUM, left, right):  # a fact may limit one side
+            limits = [constant_upper_bound(part, context) for part in (left, right)]
+        case Binary(BinaryKind.FLOOR_DIVIDE, inner, Const(value=int(divisor))) if divisor > 0:
+            most = constant_upper_bound(inner, context)
+            limits = [None if most is None else most // divisor]
+        case _:
+            limits = _limits(polynomial(expr), context)
+    least = min((limit for limit in limits if limit is not None), default=None)
+    return _width(polynomial(expr), context) if least is None else least
+
+
+def _width(terms: Polynomial, context: Context) -> int | None:
+    """A power of two that a remainder, such as `n - n // 16 * 16`, does not exceed."""
+    if not any(atom.kind == "floordiv" for monomial in terms for atom in monomial):
+        return None
+    return next((n for n in _WIDTHS if context.proves(plus({(): n}, terms, -1))), None)
+
+
+_WIDTHS = tuple(1 << power for power in range(8))
+
+
+def _limits(terms: Polynomial, context: Context) -> list[int | None]:
+    """Constants that a polynomial does not exceed, by its range and by facts."""
+    most, high = context.bounds(terms)[1], context.interval(terms, context.ranges).high
+    # A fact c - expr >= 0 says that the expression is at most c.
+    by_facts = (constant_value(plus(terms, fact)) for fact in context.facts)
+    by_range = high if isinstance(high, int) else None
+    return [None if math.isinf(most) else int(most), by_range, *by_facts]

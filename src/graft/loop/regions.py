@@ -116,16 +116,17 @@ def _reached(index: Expr, spans: Spans, context: Context) -> Range:
 
 
 def _cut(part: Range, whole: Range, context: Context) -> Range:
+    """The part within the whole; where that is no less, the part's own ends, as readers know them."""
     low, high = part
     if low is None or whole.low is None:
         low = whole.low
-    else:
+    elif not context.at_most(whole.low, low):
         low = binary(BinaryKind.MAXIMUM, simplify(low, context), whole.low, context)
     if high is None or whole.high is None:
         high = whole.high
-    else:
+    elif not context.at_most(high, whole.high):
         high = binary(BinaryKind.MINIMUM, simplify(high, context), whole.high, context)
-    return Range(low, high)
+    return Range(*(None if end is None else simplify(end, context) for end in (low, high)))
 
 
 def _box(ranges: list[Range], context: Context) -> Box:

@@ -142,6 +142,16 @@ class StoreIn:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreWith:
+    """Keep the stage's elements in the memory of another, at the same indices, until it takes it.
+
+    The other one reads an element last, where it computes the one that takes its place.
+    """
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
 class CacheWrite:
     """Compute the stage's elements into a stage of the given name, from which they are copied."""
 
@@ -241,6 +251,7 @@ Directive = (
     | ComputeAt
     | ComputeWith
     | StoreIn
+    | StoreWith
     | CacheWrite
     | Pack
     | Factor

@@ -309,18 +309,42 @@ def _interleave(tensors: Tensors, name: str, directive: Interleave) -> Tensors:
     new, part = directive.name, Var(f"{directive.name}@part")
     own = _moved(axis, name, new)
     totals = _renamed(tensor, new, {axis: add(multiply(own, count), part)})
-    nothing = identity(reduction.kind, reduction.dtype)
-    totals = _with_extent(totals, own, whole, nothing)
-    buffer = replace(tensor.buffer, name=new, extents=(count, *tensor.shape))
-    totals = replace(totals, buffer=buffer, axes=(part, *totals.axes))
-    parts: list[Expr] = [Load(buffer, (Const(n), *tensor.axes)) for n in range(directive.count)]
-    parts += [reduction.initial] if reduction.initial != nothing else []
+    assert isinstance(totals.body, Reduce)
+    start = nothing = identity(reduction.kind, reduction.dtype)
+    if reduction.initial != nothing:
+        is_last = Compare(CompareKind.EQUAL, part, Const(directive.count - 1))
+        start = Select(is_last, totals.body.initial, nothing)
+    if isinstance(remainder, Const) and remainder.value:
+        rest = _rest(tensor, f"{new}.rest", axis, multiply(whole, count), remainder)
+        tensors = _insert(tensors, name, rest, tensor)
+        has_rest = Compare(CompareKind.LESS, part, remainder)
+        start = Select(has_rest, Load(rest.buffer, (part, *totals.axes)), start)
+        remainder = Const(0)
+    totals = _with_part(_with_extent(totals, own, whole, start), part, count)
+    parts: list[Expr] = [
+        Load(totals.buffer, (Const(n), *tensor.axes)) for n in range(directive.count)
+    ]
     while len(parts) > 1:  # as a tree: a chain of additions would wait for each of them
         pairs_of = zip_longest(parts[::2], parts[1::2])
         parts = [Binary(reduction.kind, one, two) if two else one for one, two in pairs_of]
-    rest = substitute(reduction.body, {axis.name: add(multiply(whole, count), axis)})
-    changed = replace(tensor, body=replace(reduction, body=rest))
+    body = substitute(reduction.body, {axis.name: add(multiply(whole, count), axis)})
+    changed = replace(tensor, body=replace(reduction, body=body))
     return _insert(tensors, name, totals, _with_extent(changed, axis, remainder, parts[0]))
+
+
+def _rest(tensor: Tensor, name: str, axis: Var, start: Expr, count: Const) -> Tensor:
+    """The elements from `start` on as totals of one element each, along an axis `part`."""
+    assert isinstance(tensor.body, Reduce)
+    part = Var(f"{name}@part")
+    rest = _renamed(tensor, name, {axis: add(start, part)})
+    nothing = identity(tensor.body.kind, tensor.body.dtype)
+    return _with_part(_with_extent(rest, _moved(axis, tensor.name, name), Const(1), nothing), part, count)
+
+
+def _with_part(tensor: Tensor, part: Var, count: Expr) -> Tensor:
+    """The stage with one more axis in front."""
+    buffer = replace(tensor.buffer, extents=(count, *tensor.shape))
+    return replace(tensor, buffer=buffer, axes=(part, *tensor.axes))
 
 
 def _pack(tensors: Tensors, name: str, pack: Pack) -> Tensors:

@@ -20,6 +20,7 @@ from graft.loop.tensor import identity
 from graft.loop.traverse import (
     block,
     children,
+    loads_in,
     operands_first,
     reads_memory,
     substitute_in,
@@ -76,12 +77,16 @@ def _in_lanes(loop: ir.For, lanes: int) -> ir.Stmt:
 def _where(condition: ir.Expr, value: ir.Expr, before: ir.Load) -> ir.Expr:
     """What a register holds where only some lanes get the value, which may be combined with it.
 
-    Other lanes are combined with the identity, so that the total does not wait for the mask."""
+    Other lanes are combined with the identity, so that the total does not wait for the mask; they
+    are zero where nothing was there before, since functions of arbitrary numbers can take long."""
     match value:
         case ir.Binary(kind, total, term) if total == before and kind in _ACROSS:
             nothing = ir.Const(identity(kind, term.dtype).value, term.dtype, term.lanes)
             return ir.Binary(kind, total, ir.Select(condition, term, nothing))
-    return ir.Select(condition, value, before) if reads_memory(value) else value
+    if not reads_memory(value):
+        return value
+    zero = ir.Const(identity(ir.BinaryKind.ADD, value.dtype).value, value.dtype, value.lanes)
+    return ir.Select(condition, value, before if before in loads_in(value) else zero)
 
 
 class Lanes:

@@ -269,12 +269,19 @@ def across_stages(
         totals: [Interleave(axis, partial, several), *here, *order],
         partial: [*here, Reorder((*loops, "part", "lane")), Unroll("part"), lane],
     }
+    if has_parts_left(count, lanes, several):
+        stages[f"{partial}.rest"] = stages[partial]
     if several == 1:
         stages[totals] = [*here, *order]
         del stages[partial]
     if has_tail:
         stages[f"{totals}.tail"] = [*here, *order] if masked else here
     return stages
+
+
+def has_parts_left(count: Expr, lanes: int, several: int) -> bool:
+    """Whether vectors of so many elements do not fill so many totals, as is known beforehand."""
+    return isinstance(count, Const) and int(count.value) // lanes % several != 0
 
 
 def total_stages(
@@ -298,10 +305,11 @@ def total_stages(
         return {stage.name: nest}
     partial = f"{stage.name}_parts"
     order = Reorder((*loops, "part", counted, vector))
-    return {
-        stage.name: [Interleave(longest, partial, parts), *nest],
-        partial: [*here, split, order, Unroll("part"), *marks],
-    }
+    totals: Directives = [*here, split, order, Unroll("part"), *marks]
+    stages = {stage.name: [Interleave(longest, partial, parts), *nest], partial: totals}
+    if extents[longest] % parts:
+        stages[f"{partial}.rest"] = totals
+    return stages
 
 
 def lane_stage(stage: Tensor, site: Sequence[ComputeAt], lane: str, lanes: int) -> Directives:

@@ -28,8 +28,10 @@ from graft.loop.schedule import (
     ComputeWith,
     Mask,
     Split,
+    StoreWith,
     Tail,
 )
+from graft.loop.stages import loads
 from graft.loop.tensor import Tensor
 
 
@@ -69,8 +71,17 @@ class Rows(Root):
             if reader is None:
                 plan |= self.row_stage(stage, site, self.box(stage, size), lanes)
             else:
-                plan[stage.name] = [*site, ComputeWith(reader)]
+                plan[stage.name] = [*site, ComputeWith(reader), *self.memory_of(stage)]
         return plan
+
+    def memory_of(self, stage: Tensor) -> Directives:
+        """Keep what only the result reads last in the result's memory, where that can hold it."""
+        same = (stage.dtype, stage.shape) == (self.result.dtype, self.result.shape)
+        at = {load.indices for load in loads(self.result) if load.buffer.name == stage.name}
+        splits = (one for one in self.loops.splits if isinstance(one, Split))
+        overlaps = any(split.tail == "shift_inwards" for split in splits)
+        fits = same and at == {self.result.axes} and not overlaps and self.loops.outer
+        return [StoreWith(self.result.name)] if fits else []
 
     def short_rows(self, factors: list[int], lanes: int) -> int | None:
         """The axis whose neighbours are better computed in lanes than a row, which is short."""
@@ -88,11 +99,11 @@ class Rows(Root):
         """Short rows side by side, a row to a lane: all of it is in registers."""
         loops, last = self.loops, self.axes[-1]
         name = self.axes[axis]
-        outer, inside, one, inner = (f"{name}_{suffix}" for suffix in ("o", "i", "v", "l"))
+        outer, inner = f"{name}_o", f"{name}_i"
         # A branch decides once for all stages whether there are as many rows as lanes.
-        loops.splits = [Split(name, outer, inside, lanes, "branch"), Split(inside, one, inner, lanes)]
+        loops.splits = [Split(name, outer, inner, lanes, "branch")]
         loops.outer = [*self.axes[:axis], outer]
-        loops.inner = [one, loops.unroll(last), inner]
+        loops.inner = [loops.unroll(last), inner]
         loops.marks.append(Mask(inner))
         plan = {self.result.name: loops.directives()}
         site = self.site(loops.shared())
