@@ -187,8 +187,10 @@ def _express_log_softmax(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
         f"{out.name}_sum", less, [axis], sum_, lambda value, _: call("exp", value)
     )
 
+    # A stage of its own: it is one number for a row, however many loops that is made of.
+    shift = te.by_index(f"{out.name}_log", total.shape, lambda *at: call("log", te.read(total, at)))
+
     def element(*indices: Term) -> Term:
-        shift = call("log", _of_row(total, indices, axis))
-        return cast(out.dtype, te.read(less, indices) - shift)
+        return cast(out.dtype, te.read(less, indices) - _of_row(shift, indices, axis))
 
     return (te.by_index(out.name, data.shape, element),)

@@ -189,7 +189,7 @@ def plain_stage(
     """
     wide = [dimension for dimension, count in enumerate(box) if count > 1]
     if not wide:
-        return [*site]
+        return [*site, *([StoreIn("register")] if site else [])]
     names = axis_names(stage)
     name = names[wide[-1]]
     outer, inner = f"{name}_o", f"{name}_i"
