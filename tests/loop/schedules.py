@@ -12,6 +12,7 @@ from graft.loop.nest import make_nest
 from graft.loop.schedule import (
     CacheWrite,
     ComputeAt,
+    ComputeWith,
     Directive,
     Factor,
     Fuse,
@@ -22,6 +23,7 @@ from graft.loop.schedule import (
     Schedule,
     Split,
     StoreIn,
+    StoreWith,
     Tail,
     Unroll,
     Vectorize,
@@ -133,4 +135,26 @@ def schedules(draw: st.DrawFn, tensors: list[Tensor]) -> Schedule:
     if extra == 1:
         own = [d for d in found["total"] if isinstance(d, (ComputeAt, StoreIn))]
         found["total"] = [Factor("a", "part", 2), *own]
+    return Schedule.of(found)
+
+
+@st.composite
+def kept_schedules(draw: st.DrawFn, tensors: list[Tensor]) -> Schedule:
+    """A schedule of rows: some stages are computed with a reader, or stored with the result."""
+    stages = {tensor.name: tensor for tensor in in_order(tensors) if tensor.body is not None}
+    found: dict[str, list[Directive]] = {"out": draw(loop_directives(stages["out"]))}
+    loops = loop_names(stages["out"], found["out"])
+    site = ComputeAt("out", draw(st.sampled_from([loops[0], loops[0], *loops])))
+    here: list[Directive] = [site] if draw(st.integers(0, 3)) else []
+    for name in [one for one in stages if one != "out"]:
+        own = [one for one in draw(loop_directives(stages[name])) if not isinstance(one, Parallel)]
+        found[name] = [*here, *own]
+    kept = draw(st.integers(0, 3))
+    if kept:
+        found["less"] = [*here, ComputeWith("square" if kept > 1 else "total")]
+    if here and draw(st.booleans()):
+        found["less"].append(StoreWith("out"))
+    if draw(st.booleans()):
+        found["square"] = [Factor("q", "part", draw(st.sampled_from([2, 4]))), *here]
+        found["part"] = [*here]
     return Schedule.of(found)

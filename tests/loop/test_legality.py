@@ -10,7 +10,7 @@ from graft.loop.build import cast, maximum, variable
 from graft.loop.errors import LoopError, ScheduleError
 from graft.loop.lower import lower
 from graft.loop.schedule import parse_schedule
-from graft.loop.tensor import Tensor, compute, placeholder, reduce_axis, sum_
+from graft.loop.tensor import Tensor, compute, max_, placeholder, reduce_axis, sum_
 
 
 def dense() -> list[Tensor]:
@@ -203,6 +203,86 @@ def test_mistakes_in_schedules(schedule: str, message: str) -> None:
     with pytest.raises(ScheduleError) as failure:
         lower("dense", dense(), parse_schedule(schedule))
     assert failure.value.message == message
+
+
+def normalized() -> list[Tensor]:
+    """Rows less their largest, which two sums and the result read."""
+    n = variable("n")
+    x = placeholder("x", [n, 8])
+    k, p, q = reduce_axis("k", 8), reduce_axis("p", 8), reduce_axis("q", 7)
+    peak = compute("peak", [n], lambda i: max_(x[i, k], [k]))
+    less = compute("less", [n, 8], lambda i, j: x[i, j] - peak[i])
+    total = compute("total", [n], lambda i: sum_(less[i, p], [p]))
+    part = compute("part", [n], lambda i: sum_(less[i, q], [q]))
+    out = compute("out", [n, 8], lambda i, j: less[i, j] * total[i] + part[i])
+    return [x, out]
+
+
+WITH = "schedule of less: cannot compute it with"
+STORED = "schedule of less: cannot store it with"
+KEPT = "total: compute_at(out, i)\npart: compute_at(out, i)\nless: compute_at(out, i)"
+MISTAKES_WITH_READERS = [
+    ("less: compute_with(nothing)", f"{WITH} nothing: there is no such stage"),
+    ("less: compute_with(peak)", f"{WITH} peak: that does not read it"),
+    (
+        "out: compute_with(total)",
+        "schedule of out: cannot compute it with total: it is an argument",
+    ),
+    (
+        "peak: compute_with(less)",
+        "schedule of peak: cannot compute it with less: it carries a reduction",
+    ),
+    (
+        "less: compute_with(part)",
+        f"{WITH} part: that does not read each element just once, by its own axes",
+    ),
+    (
+        "less: split(j, jo, ji, 4, guard) compute_with(total)",
+        f"{WITH} total: its loops are scheduled",
+    ),
+    ("less: compute_with(total) unroll(j)", "schedule of less: there is no loop 'j'"),
+    (
+        "total: compute_at(out, i)\nless: compute_with(total)",
+        f"{WITH} total: total is computed elsewhere",
+    ),
+    ("less: store_with(out)", f"{STORED} out: it is not computed at a loop of that"),
+    (f"{KEPT} store_in(register) store_with(out)", f"{STORED} out: dtype, shape or scope differ"),
+    (
+        f"out: split(j, jo, ji, 3, shift_inwards)\n{KEPT} store_with(out)",
+        f"{STORED} out: tiles of that overlap",
+    ),
+    (
+        "out: reorder(j, i)\nless: compute_at(out, j) store_with(out)\n"
+        "total: compute_at(out, i)\npart: compute_at(out, j)",
+        f"{STORED} out: total reads it in a loop inside of that",
+    ),
+    (
+        "out: split(j, jo, ji, 4, guard)\ntotal: compute_at(out, jo)\n"
+        "part: compute_at(out, jo)\nless: compute_at(out, jo) store_with(out)",
+        f"{STORED} out: others read more of it than an iteration of that",
+    ),
+]
+
+
+@pytest.mark.parametrize(("schedule", "message"), MISTAKES_WITH_READERS)
+def test_mistakes_in_stages_that_are_kept(schedule: str, message: str) -> None:
+    with pytest.raises(ScheduleError) as failure:
+        lower("normalized", normalized(), parse_schedule(schedule))
+    assert failure.value.message == message
+
+
+def test_elements_are_computed_before_others_read_them() -> None:
+    x = placeholder("x", [4, 8])
+    k, p = reduce_axis("k", 8), reduce_axis("p", 8)
+    double = compute("double", [4, 8], lambda i, j: x[i, j] * 2.0)
+    first = compute("a", [4], lambda i: sum_(double[i, k], [k]))
+    second = compute("b", [4], lambda i: sum_(double[i, p] * first[i], [p]))
+    with pytest.raises(ScheduleError) as failure:
+        lower("f", [x, second], parse_schedule("double: compute_with(b)"))
+    assert (
+        failure.value.message
+        == "schedule of double: cannot compute it with b: a reads it before that"
+    )
 
 
 def test_a_stage_read_elsewhere_stays_outside() -> None:

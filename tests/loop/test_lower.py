@@ -59,14 +59,46 @@ out: split(j, jo, ji, 8, remainder) vectorize(ji) parallel(i)
 peak: factor_masked(k, largest, 8) compute_at(out, i) store_in(register) combine(lane)
 largest: interleave(k, parts, 4) compute_at(out, i) store_in(register) vectorize(lane)
 parts: compute_at(out, i) store_in(register) reorder(k, part, lane) unroll(part) vectorize(lane)
+parts.rest: compute_at(out, i) store_in(register) reorder(k, lane) vectorize(lane)
 largest.tail: compute_at(out, i) store_in(register) mask(lane)
 power: compute_at(out, i) split(j, jo, ji, 8, remainder) vectorize(ji)
 total: factor(p, sums, 4) compute_at(out, i) store_in(register) combine(lane)
 sums: interleave(p, several, 2) compute_at(out, i) store_in(register) vectorize(lane)
 several: compute_at(out, i) store_in(register) reorder(p, part, lane) unroll(part) vectorize(lane)
+several.rest: compute_at(out, i) store_in(register) reorder(p, lane) vectorize(lane)
 sums.tail: compute_at(out, i) store_in(register)
 """
-SOFTMAX_EVENLY = "\n".join(line for line in SOFTMAX_ACROSS.split("\n") if ".tail" not in line)
+# Exponentials are computed as they are added up, and kept in the result's memory.
+SOFTMAX_KEPT = """
+out: split(j, jo, ji, 8, guard) mask(ji) parallel(i)
+peak: compute_at(out, i) store_in(register)
+power: compute_at(out, i) compute_with(total) store_with(out)
+total: factor_masked(p, sums, 8) compute_at(out, i) store_in(register) combine(lane)
+sums: interleave(p, parts, 4) compute_at(out, i) store_in(register) mask(lane)
+parts: compute_at(out, i) store_in(register) reorder(p, part, lane) unroll(part) mask(lane)
+parts.rest: compute_at(out, i) store_in(register) reorder(p, lane) mask(lane)
+sums.tail: compute_at(out, i) store_in(register) mask(lane)
+"""
+SOFTMAX_KEPT_KNOWN = SOFTMAX_KEPT.replace(
+    "reorder(p, lane) mask", "reorder(p, part, lane) unroll(part) mask"
+)
+SOFTMAX_KEPT_PLAIN = """
+power: compute_at(out, i) compute_with(total)
+peak: compute_at(out, i)
+total: compute_at(out, i)
+"""
+SOFTMAX_KEPT_OUTSIDE = "power: compute_with(total)"
+ROWS_BRANCHED = """
+out: split(i, io, ii, 8, branch) reorder(io, j, ii) mask(ii)
+peak: compute_at(out, io) store_in(register) split(i, io, ii, 8, guard) reorder(io, k, ii) \
+unroll(io) unroll(k) mask(ii)
+power: compute_at(out, io) split(i, io, ii, 8, guard) reorder(io, j, ii) mask(ii)
+total: compute_at(out, io) store_in(register) split(i, io, ii, 8, guard) reorder(io, p, ii) \
+unroll(io) unroll(p) mask(ii)
+""".replace("\\\n", "")
+SOFTMAX_EVENLY = "\n".join(
+    line for line in SOFTMAX_ACROSS.split("\n") if ".tail" not in line and ".rest" not in line
+)
 LAYER_NORM = """
 out: parallel(i) split(j, jo, ji, 8, remainder) vectorize(ji)
 total: compute_at(out, i) store_in(register)
@@ -108,6 +140,15 @@ CASES: list[tuple[str, Kernel, str, dict[str, int]]] = [
     ("softmax across", kernels.softmax(N, M), SOFTMAX_ACROSS, {"n": 3, "m": 77}),
     ("softmax across once", kernels.softmax(N, M), SOFTMAX_ACROSS, {"n": 2, "m": 8}),
     ("softmax across a part", kernels.softmax(N, M), SOFTMAX_ACROSS, {"n": 2, "m": 5}),
+    ("softmax kept", kernels.softmax(N, M), SOFTMAX_KEPT, {"n": 3, "m": 77}),
+    ("softmax kept, once", kernels.softmax(N, M), SOFTMAX_KEPT, {"n": 2, "m": 8}),
+    ("softmax kept, a part", kernels.softmax(N, M), SOFTMAX_KEPT, {"n": 2, "m": 5}),
+    ("softmax kept, known", kernels.softmax(3, 77), SOFTMAX_KEPT_KNOWN, {}),
+    ("softmax kept, plain", kernels.softmax(N, M), SOFTMAX_KEPT_PLAIN, {"n": 3, "m": 7}),
+    ("softmax kept, outside", kernels.softmax(N, M), SOFTMAX_KEPT_OUTSIDE, {"n": 3, "m": 7}),
+    ("softmax rows branched", kernels.softmax(N, 3), ROWS_BRANCHED, {"n": 13}),
+    ("softmax rows branched, few", kernels.softmax(5, 3), ROWS_BRANCHED, {}),
+    ("softmax rows branched, even", kernels.softmax(N, 3), ROWS_BRANCHED, {"n": 16}),
     ("softmax rows masked", kernels.softmax(N, 3), ROWS_MASKED, {"n": 13}),
     ("gemm masked", kernels.gemm(9, 40, 13), GEMM_MASKED, {}),
     ("gemm masked, narrow", kernels.gemm(9, 5, 13), GEMM_MASKED, {}),
@@ -151,6 +192,7 @@ def test_scheduled(kernel: Kernel, schedule: str, sizes: dict[str, int]) -> None
         ("gemm", kernels.gemm(9, 40, 13), GEMM),
         ("depthwise", kernels.depthwise(3, N, M), DEPTHWISE),
         ("softmax", kernels.softmax(N, M), SOFTMAX),
+        ("softmax_kept", kernels.softmax(N, M), SOFTMAX_KEPT),
         ("max_pool", kernels.max_pool(13, 9, 7, 5), ""),
         ("chain", kernels.chain(N), CHAIN),
     ],

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 from tests.loop.blur import SIZES, blur, run
-from tests.loop.schedules import dense_schedules, schedules
+from tests.loop.schedules import dense_schedules, kept_schedules, schedules
 
 from graft.base.dtypes import DType
 from graft.base.errors import ParseError
@@ -19,7 +19,7 @@ from graft.loop.lower import lower
 from graft.loop.parse import from_text
 from graft.loop.print import to_text
 from graft.loop.schedule import Pack, Reorder, Schedule, Split, directive_text, parse_schedule
-from graft.loop.tensor import Tensor, compute, placeholder, reduce_axis, sum_
+from graft.loop.tensor import Tensor, compute, max_, placeholder, reduce_axis, sum_
 
 sizes = st.sampled_from(SIZES)
 
@@ -61,6 +61,39 @@ def test_copies_in_other_layouts_compute_the_same(
     scalars = {"depth": depth} if symbolic else {}
     interpret(function, {"a": a, "b": b, "out": out, **scalars}, threads=2)
     np.testing.assert_array_equal(out, (a @ b) * 2 + 1)
+
+
+@settings(max_examples=examples(600))
+@given(st.data(), sizes, sizes, st.booleans(), st.sampled_from([1, 2]))
+def test_stages_that_are_kept_compute_the_same(
+    data: st.DataObject, rows: int, columns: int, symbolic: bool, threads: int
+) -> None:
+    tensors = normalized(rows, variable("columns") if symbolic else columns)
+    schedule = data.draw(kept_schedules(tensors))
+    assert parse_schedule(str(schedule)) == schedule
+    try:
+        function = lower("rows", tensors, schedule)
+    except ScheduleError:
+        assume(False)
+        return
+    x = np.random.default_rng(0).integers(-9, 9, (rows, columns))
+    out = np.full((rows, columns), -99)
+    scalars = {"columns": columns} if symbolic else {}
+    interpret(function, {"x": x, "out": out, **scalars}, threads=threads)
+    less = x - x.max(axis=1, keepdims=True, initial=-99)
+    sums = less.sum(axis=1, keepdims=True), (less * less).sum(axis=1, keepdims=True)
+    np.testing.assert_array_equal(out, less * 7 + sums[0] - sums[1])
+
+
+def normalized(rows: int, columns: Operand) -> list[Tensor]:
+    x = placeholder("x", [rows, columns], DType.INT64)
+    k, p, q = (reduce_axis(name, columns) for name in "kpq")
+    peak = compute("peak", [rows], lambda i: max_(x[i, k], [k], -99))
+    less = compute("less", [rows, columns], lambda i, j: x[i, j] - peak[i])
+    total = compute("total", [rows], lambda i: sum_(less[i, p], [p]))
+    square = compute("square", [rows], lambda i: sum_(less[i, q] * less[i, q], [q]))
+    out = compute("out", [rows, columns], lambda i, j: less[i, j] * 7 + total[i] - square[i])
+    return [x, out]
 
 
 def dense(rows: int, columns: int, depth: Operand) -> list[Tensor]:

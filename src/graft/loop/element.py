@@ -178,5 +178,3 @@ def _update(
         raise fail(stage, f"cannot compute it with {total.buffer.name}: a condition is in the way")
     own = ir.Store(total.buffer, total.indices, combined)
     return block(*(_masked(one, around) for one in (*others, own)))
-
-

@@ -15,12 +15,12 @@ from graft.base.bounds import Range
 from graft.loop import ir
 from graft.loop.element import Around, Memory
 from graft.loop.fold_identities import fold_identities
-from graft.loop.reuse import reuse_values
 from graft.loop.generate import Generator, full_box, one_thread
 from graft.loop.guards import branch_on_selects, predicate_lanes, tighten_loops
 from graft.loop.names import unique_names
 from graft.loop.program import Program, make_program
 from graft.loop.ranges import Context
+from graft.loop.reuse import reuse_values
 from graft.loop.schedule import Schedule, Variant
 from graft.loop.simplify import simplify_stmt
 from graft.loop.stages import reads

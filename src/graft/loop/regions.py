@@ -116,7 +116,7 @@ def _reached(index: Expr, spans: Spans, context: Context) -> Range:
 
 
 def _cut(part: Range, whole: Range, context: Context) -> Range:
-    """The part within the whole; where that is no less, the part's own ends, as readers know them."""
+    """The part within the whole: its own ends, as readers know them, where they are inside."""
     low, high = part
     if low is None or whole.low is None:
         low = whole.low

@@ -36,7 +36,6 @@ from graft.loop.traverse import (
 )
 from graft.loop.vectors import is_mask
 
-
 _SOME = Const(False)  # stands for a mask that is not worth a name
 
 
@@ -77,7 +76,11 @@ def _both(store: Store, reader: Store) -> Stmt | None:
     changed = map_expr(change, reader.value)
     if own in loads_in(changed):
         return None
-    return Let(var, _within(mask, store.value), Block((replace(store, value=var), replace(reader, value=changed))))
+    return Let(
+        var,
+        _within(mask, store.value),
+        Block((replace(store, value=var), replace(reader, value=changed))),
+    )
 
 
 def _named_gathers(statements: list[Stmt]) -> list[Stmt]:
@@ -97,7 +100,9 @@ def _named_gathers(statements: list[Stmt]) -> list[Stmt]:
     for load, positions in uses.items():
         masks = set[Expr | None]().union(*positions.values())
         between = statements[first : max(positions)]
-        if len(masks - {_SOME}) == 1 == len(masks) and not any(load.buffer in buffers_written(one) for one in between):
+        if len(masks - {_SOME}) == 1 == len(masks) and not any(
+            load.buffer in buffers_written(one) for one in between
+        ):
             var = Var(f"gathered_{len(names)}", load.dtype, load.lanes)
             names.append((var, _within(masks.pop(), load)))
             for position in positions:

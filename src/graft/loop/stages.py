@@ -285,7 +285,8 @@ def _factor_masked(tensors: Tensors, name: str, factor: FactorMasked) -> Tensors
     lane, nothing = Var(f"{last}@lane"), identity(rest.kind, rest.dtype)
     is_there = Compare(CompareKind.LESS, lane, dict(rest.axes)[inner])
     value = Select(is_there, substitute(rest.body, {inner.name: lane}), nothing)
-    axes = tuple((one, Const(1) if one == inner else extent) for one, extent in rest.axes)
+    once = simplify(Binary(BinaryKind.MINIMUM, dict(rest.axes)[inner], Const(1)))
+    axes = tuple((one, once if one == inner else extent) for one, extent in rest.axes)
     buffer = replace(tail.buffer, extents=totals.shape)
     body = replace(rest, body=value, axes=axes, initial=nothing)
     tensors[last] = replace(tail, buffer=buffer, axes=(*tail.axes, lane), body=body)
@@ -310,16 +311,18 @@ def _interleave(tensors: Tensors, name: str, directive: Interleave) -> Tensors:
     own = _moved(axis, name, new)
     totals = _renamed(tensor, new, {axis: add(multiply(own, count), part)})
     assert isinstance(totals.body, Reduce)
-    start = nothing = identity(reduction.kind, reduction.dtype)
+    nothing: Expr = identity(reduction.kind, reduction.dtype)
+    start = nothing
     if reduction.initial != nothing:
         is_last = Compare(CompareKind.EQUAL, part, Const(directive.count - 1))
         start = Select(is_last, totals.body.initial, nothing)
-    if isinstance(remainder, Const) and remainder.value:
+    if remainder != Const(0):
         rest = _rest(tensor, f"{new}.rest", axis, multiply(whole, count), remainder)
         tensors = _insert(tensors, name, rest, tensor)
-        has_rest = Compare(CompareKind.LESS, part, remainder)
-        start = Select(has_rest, Load(rest.buffer, (part, *totals.axes)), start)
-        remainder = Const(0)
+        is_known = isinstance(remainder, Const)
+        at = (part, *totals.axes) if is_known else totals.axes
+        has_rest = Compare(CompareKind.LESS, part, remainder if is_known else Const(1))
+        start = Select(has_rest, Load(rest.buffer, at), start)
     totals = _with_part(_with_extent(totals, own, whole, start), part, count)
     parts: list[Expr] = [
         Load(totals.buffer, (Const(n), *tensor.axes)) for n in range(directive.count)
@@ -327,18 +330,19 @@ def _interleave(tensors: Tensors, name: str, directive: Interleave) -> Tensors:
     while len(parts) > 1:  # as a tree: a chain of additions would wait for each of them
         pairs_of = zip_longest(parts[::2], parts[1::2])
         parts = [Binary(reduction.kind, one, two) if two else one for one, two in pairs_of]
-    body = substitute(reduction.body, {axis.name: add(multiply(whole, count), axis)})
-    changed = replace(tensor, body=replace(reduction, body=body))
-    return _insert(tensors, name, totals, _with_extent(changed, axis, remainder, parts[0]))
+    return _insert(tensors, name, totals, _with_extent(tensor, axis, Const(0), parts[0]))
 
 
-def _rest(tensor: Tensor, name: str, axis: Var, start: Expr, count: Const) -> Tensor:
-    """The elements from `start` on as totals of one element each, along an axis `part`."""
+def _rest(tensor: Tensor, name: str, axis: Var, start: Expr, count: Expr) -> Tensor:
+    """The elements from `start` on as one total, or, where it is known how many there are, as
+    totals of one element each, along an axis `part`."""
     assert isinstance(tensor.body, Reduce)
-    part = Var(f"{name}@part")
-    rest = _renamed(tensor, name, {axis: add(start, part)})
+    part, own = Var(f"{name}@part"), _moved(axis, tensor.name, name)
     nothing = identity(tensor.body.kind, tensor.body.dtype)
-    return _with_part(_with_extent(rest, _moved(axis, tensor.name, name), Const(1), nothing), part, count)
+    if not isinstance(count, Const):
+        return _with_extent(_renamed(tensor, name, {axis: add(start, own)}), own, count, nothing)
+    rest = _renamed(tensor, name, {axis: add(start, part)})
+    return _with_part(_with_extent(rest, own, Const(1), nothing), part, count)
 
 
 def _with_part(tensor: Tensor, part: Var, count: Expr) -> Tensor:

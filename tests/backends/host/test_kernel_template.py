@@ -10,7 +10,6 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters
 from graft.backends.host.kernel_memo import RowKernels
 from graft.backends.host.kernels.dense import dense
-from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.storage import Storage, row_major
 from graft.backends.host.templates import TEMPLATES, kernel_for, refusal
 from graft.ir.graph import Graph, Value
@@ -58,10 +57,11 @@ def test_declared_conditions() -> None:
     assert isinstance(said, Refusal)
     assert said.reason == "the weights are not constant"
     case = Case()
-    group = only_group(case.graph(case("nn.softmax", case.input(3, 8, dtype="float16"))))
-    said = softmax(group, _stores(group), HOST)
+    weights = case.constant(5, 8, dtype="int64")
+    group = only_group(case.graph(case("nn.dense", case.input(3, 8, dtype="int64"), weights)))
+    said = dense(group, _stores(group), HOST)
     assert isinstance(said, Refusal)
-    assert said.reason == "the elements are float16"
+    assert said.reason == "the elements are int64"
 
 
 def test_a_refusal_names_every_template_that_was_asked() -> None:

@@ -34,7 +34,6 @@ from graft.backends.host.kernels.roi_align import roi_align
 from graft.backends.host.kernels.scatter import scatter
 from graft.backends.host.kernels.search import distinct, nonzero, topk
 from graft.backends.host.kernels.sizes import sizes
-from graft.backends.host.kernels.softmax import softmax
 from graft.backends.host.kernels.suppression import suppression
 from graft.backends.host.kernels.totals import totals
 from graft.backends.host.kernels.winograd import winograd
@@ -57,7 +56,7 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
         image_resize,
         image_movement,
     ),
-    *(dense, block_dense, batch_matmul, attention, softmax),
+    *(dense, block_dense, batch_matmul, attention),
     *(determinant, distinct, forest, linear_attention, nonzero, recurrence, roi_align),
     *(scatter, sizes, suppression, topk, totals),
     expression,

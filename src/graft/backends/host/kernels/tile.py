@@ -19,7 +19,6 @@ from graft.backends.host.storage import index
 from graft.base.dtypes import DType
 from graft.loop.build import constant
 from graft.loop.ir import (
-    Allocate,
     Binary,
     BinaryKind,
     Block,
@@ -248,23 +247,3 @@ class Running:
     def add(self, slot: int, value: Expr) -> Stmt:
         """Combine a vector into a slot."""
         return Store(self.buffer, self.at(slot), Binary(self.kind, self.value(slot), value))
-
-    def total(self) -> Expr:
-        """All slots and lanes combined into one number."""
-        parts = [self.value(slot) for slot in range(self.slots)]
-        if self.kind not in ACROSS:  # no intrinsic: lane by lane
-            pairs = ((slot, lane) for slot in range(self.slots) for lane in range(self.lanes))
-            parts = [Load(self.buffer, index(*pair)) for pair in pairs]
-        while len(parts) > 1:  # in pairs, which is shorter and more exact than in a row
-            half = -(-len(parts) // 2)
-            joined = [Binary(self.kind, a, b) for a, b in zip(parts, parts[half:], strict=False)]
-            parts = [*joined, *parts[len(joined) : half]]
-        if self.kind in ACROSS and self.lanes > 1:
-            return Call(ACROSS[self.kind], (parts[0],), self.dtype)
-        return parts[0]
-
-    def around(self, combining: Stmt, name: Var, body: Stmt) -> Stmt:
-        """Combine from nothing, then run the body, which knows the total by that name."""
-        return Allocate(
-            self.buffer, Block((self.clear(), combining, Let(name, self.total(), body)))
-        )

@@ -1,18 +1,14 @@
-"""Walking along an axis in vectors: whole ones in a loop, and a masked one for what is left."""
+"""Vectors of neighbouring indices, whole ones and masked ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from graft.backends.host.coordinates import modulo, over, plus, times, where
-from graft.backends.host.storage import index
+from graft.backends.host.coordinates import times, where
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.loop.ir import (
-    Binary,
-    BinaryKind,
-    Block,
     Broadcast,
     Buffer,
     Compare,
@@ -20,7 +16,6 @@ from graft.loop.ir import (
     Const,
     Expr,
     For,
-    If,
     Ramp,
     Select,
     Stmt,
@@ -79,70 +74,10 @@ def masked_store(
     return Store(buffer, indices, where(condition, value), condition)
 
 
-def along(
-    extent: Expr | int,
-    lanes: int,
-    tag: str,
-    action: Callable[[Span], Stmt],
-    start: Expr | int = 0,
-    unroll: int = 1,
-) -> Stmt:
-    """The action on each vector of `extent` indices from `start` on, `unroll` in a row."""
-    (count,) = index(extent)
-    whole = over(count, lanes)
-    iterations = over(whole, unroll)
-    statements: list[Stmt] = []
-    if not isinstance(iterations, Const) or iterations.value > 1:
-        iteration = Var(f"iteration{tag}")
-        first = plus(times(iteration, unroll * lanes), start)
-        spans = (Span(plus(first, n * lanes), lanes, n, f"{tag}_t{n}") for n in range(unroll))
-        body = Block(tuple(action(span) for span in spans))
-        statements.append(For(iteration, Const(0), iterations, body))
-    if isinstance(count, Const) and isinstance(iterations, Const):
-        covered = iterations.value * unroll * lanes if iterations.value > 1 else 0
-        rest = spans_of(int(count.value - covered), lanes, tag, plus(start, int(covered)), unroll)
-        statements += [action(span) for span in rest]
-    else:
-        statements += _unknown_rest(count, lanes, tag, action, start, unroll)
-    return Block(tuple(statements))
-
-
-def _unknown_rest(
-    count: Expr,
-    lanes: int,
-    tag: str,
-    action: Callable[[Span], Stmt],
-    start: Expr | int,
-    unroll: int,
-) -> list[Stmt]:
-    """What is left of so many indices after rows of `unroll` vectors: whole ones, part of one."""
-    more = Var(f"more{tag}")
-    covered = times(over(count, lanes * unroll), lanes * unroll)
-    remainder = modulo(count, lanes * unroll)
-    first = plus(plus(covered, times(more, lanes)), start)
-    statements: list[Stmt] = []
-    if unroll > 1:
-        body = action(Span(first, lanes, 0, f"{tag}_m"))
-        statements.append(For(more, Const(0), over(remainder, lanes), body))
-    if lanes > 1:
-        remaining = modulo(count, lanes)
-        begin = plus(Binary(BinaryKind.SUBTRACT, count, remaining), start)
-        tail = Span(begin, lanes, 0, f"{tag}_e", mask_of(remaining, lanes))
-        statements.append(If(Compare(CompareKind.GREATER, remaining, Const(0)), action(tail)))
-    return statements
-
-
-def spans_of(
-    extent: int, lanes: int, tag: str, start: Expr | int = 0, unroll: int = 1
-) -> list[Span]:
-    """The vectors of `extent` indices one by one, the last of them masked if it is not whole."""
-    return [
-        Span(
-            plus(start, n * lanes),
-            lanes,
-            n % unroll,
-            f"{tag}_r{n}",
-            mask_of(Const(extent - n * lanes), lanes),
-        )
-        for n in range(-(-extent // lanes))
-    ]
+def along(extent: int, lanes: int, tag: str, action: Callable[[Span], Stmt]) -> Stmt:
+    """The action on each vector of `extent` indices, which are some whole vectors."""
+    if extent == lanes:
+        return action(Span(Const(0), lanes, 0, tag))
+    iteration = Var(f"iteration{tag}")
+    body = action(Span(times(iteration, lanes), lanes, 0, tag))
+    return For(iteration, Const(0), Const(extent // lanes), body)

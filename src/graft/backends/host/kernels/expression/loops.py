@@ -13,7 +13,7 @@ from graft.backends.host.kernels.expression.stages import (
     least,
     reduction_names,
 )
-from graft.loop.ir import BinaryKind, Const, Expr
+from graft.loop.ir import Binary, BinaryKind, Const, Expr
 from graft.loop.nest import short
 from graft.loop.schedule import (
     Combine,
@@ -32,6 +32,7 @@ from graft.loop.schedule import (
     Unroll,
     Vectorize,
 )
+from graft.loop.simplify import simplify
 from graft.loop.tensor import Reduce, Tensor
 from graft.target.target import Target
 
@@ -269,19 +270,16 @@ def across_stages(
         totals: [Interleave(axis, partial, several), *here, *order],
         partial: [*here, Reorder((*loops, "part", "lane")), Unroll("part"), lane],
     }
-    if has_parts_left(count, lanes, several):
-        stages[f"{partial}.rest"] = stages[partial]
+    vectors = simplify(Binary(BinaryKind.FLOOR_DIVIDE, count, Const(lanes)))
+    if has_rest(vectors, several):
+        is_known = isinstance(count, Const)
+        stages[f"{partial}.rest"] = stages[partial] if is_known else [*here, *order]
     if several == 1:
         stages[totals] = [*here, *order]
         del stages[partial]
     if has_tail:
         stages[f"{totals}.tail"] = [*here, *order] if masked else here
     return stages
-
-
-def has_parts_left(count: Expr, lanes: int, several: int) -> bool:
-    """Whether vectors of so many elements do not fill so many totals, as is known beforehand."""
-    return isinstance(count, Const) and int(count.value) // lanes % several != 0
 
 
 def total_stages(
