@@ -47,7 +47,8 @@ def _folded(stmt: Stmt) -> Stmt:
             term = _first_term(one, start.value) if isinstance(start, Store) else None
             if term is not None and before is not None:
                 one, result[before] = replace(one, value=term), None
-            _drop(pending, _buffers(one.value))
+            for load in loads_in(one.value):
+                _drop(pending, frozenset([load.buffer]), load.indices)
             if isinstance(one.value, Const):
                 pending[element] = len(result)
         else:
@@ -81,7 +82,16 @@ def _is_identity(expr: Expr, kind: BinaryKind) -> bool:
     return isinstance(expr, Const) and expr.value == identity(kind, expr.dtype).value
 
 
-def _drop(pending: dict[_Element, int], buffers: frozenset[Buffer]) -> None:
-    """Forget pending identities in buffers that are accessed in any other way."""
+def _drop(
+    pending: dict[_Element, int], buffers: frozenset[Buffer], indices: tuple[Expr, ...] = ()
+) -> None:
+    """Forget pending identities in buffers that are accessed in any other way, at some indices."""
     for element in [one for one in pending if one[0] in buffers]:
-        del pending[element]
+        if not _are_apart(element[1], indices):
+            del pending[element]
+
+
+def _are_apart(one: tuple[Expr, ...], other: tuple[Expr, ...]) -> bool:
+    """Whether elements of a buffer differ in a number that is among their indices."""
+    pairs = zip(one, other, strict=False)
+    return any(isinstance(a, Const) and isinstance(b, Const) and a != b for a, b in pairs)

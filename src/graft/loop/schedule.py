@@ -204,8 +204,9 @@ class FactorMasked:
 class Interleave:
     """Reduce over an axis in `count` interleaved totals, which shortens the dependence chain.
 
-    The totals are a stage of the given name with one more axis, `part`, in front; the stage itself
-    begins with them combined and continues with the elements that do not fill all of them.
+    The totals are a stage of the given name with one more axis, `part`, in front. What does not
+    fill all of them is a stage called `<name>.rest`: a total for each element, along an axis `part`
+    too, where their number is known, else one total. The stage itself combines all of these.
     """
 
     axis: str

@@ -310,27 +310,45 @@ def _interleave(tensors: Tensors, name: str, directive: Interleave) -> Tensors:
     new, part = directive.name, Var(f"{directive.name}@part")
     own = _moved(axis, name, new)
     totals = _renamed(tensor, new, {axis: add(multiply(own, count), part)})
-    assert isinstance(totals.body, Reduce)
-    nothing: Expr = identity(reduction.kind, reduction.dtype)
-    start = nothing
-    if reduction.initial != nothing:
-        is_last = Compare(CompareKind.EQUAL, part, Const(directive.count - 1))
-        start = Select(is_last, totals.body.initial, nothing)
-    if remainder != Const(0):
-        rest = _rest(tensor, f"{new}.rest", axis, multiply(whole, count), remainder)
-        tensors = _insert(tensors, name, rest, tensor)
-        is_known = isinstance(remainder, Const)
-        at = (part, *totals.axes) if is_known else totals.axes
-        has_rest = Compare(CompareKind.LESS, part, remainder if is_known else Const(1))
-        start = Select(has_rest, Load(rest.buffer, at), start)
-    totals = _with_part(_with_extent(totals, own, whole, start), part, count)
+    nothing = identity(reduction.kind, reduction.dtype)
+    totals = _with_part(_with_extent(totals, own, whole, nothing), part, count)
+    rest = _rest(tensor, f"{new}.rest", axis, multiply(whole, count), remainder)
     parts: list[Expr] = [
         Load(totals.buffer, (Const(n), *tensor.axes)) for n in range(directive.count)
     ]
+    if isinstance(remainder, Const):  # in the order of memory
+        tensors = _insert(tensors, name, totals, tensor)
+        if remainder.value:
+            tensors = _insert(tensors, name, rest, tensor)
+        for n in range(int(remainder.value)):
+            term = Load(rest.buffer, (Const(n), *tensor.axes))
+            parts[n] = Binary(reduction.kind, parts[n], term)
+        if reduction.initial != nothing:
+            parts[-1] = Binary(reduction.kind, parts[-1], reduction.initial)
+    else:  # what may not be there costs least where totals begin
+        tensors = _insert(tensors, name, rest, tensor)
+        totals = _begun(totals, part, tensor, Load(rest.buffer, tensor.axes))
+        tensors = _insert(tensors, name, totals, tensor)
     while len(parts) > 1:  # as a tree: a chain of additions would wait for each of them
         pairs_of = zip_longest(parts[::2], parts[1::2])
         parts = [Binary(reduction.kind, one, two) if two else one for one, two in pairs_of]
-    return _insert(tensors, name, totals, _with_extent(tensor, axis, Const(0), parts[0]))
+    return {**tensors, name: _with_extent(tensor, axis, Const(0), parts[0])}
+
+
+def _begun(totals: Tensor, part: Var, tensor: Tensor, first: Expr) -> Tensor:
+    """Totals of which the first begins with a value, the last as the stage `tensor` does."""
+    assert isinstance(totals.body, Reduce)
+    assert isinstance(tensor.body, Reduce)
+    own: dict[str, Expr] = {
+        axis.name: new for axis, new in zip(tensor.axes, totals.axes[1:], strict=True)
+    }
+    count = int(totals.shape[0].value) if isinstance(totals.shape[0], Const) else 0
+    starts = {0: first, count - 1: tensor.body.initial}
+    start: Expr = identity(totals.body.kind, totals.body.dtype)
+    for number, value in starts.items():
+        is_it = Compare(CompareKind.EQUAL, part, Const(number))
+        start = Select(is_it, substitute(value, own), start)
+    return replace(totals, body=replace(totals.body, initial=start))
 
 
 def _rest(tensor: Tensor, name: str, axis: Var, start: Expr, count: Expr) -> Tensor:
