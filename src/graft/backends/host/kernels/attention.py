@@ -252,16 +252,14 @@ class _Part:
     def transpose(self) -> Stmt:
         """The queries, scaled, with neighbours side by side; the last one fills up the vectors."""
         writer = self.writer
-        place, step = Var(f"row{self.tag}"), Var(f"column{self.tag}")
-        query = plus(self.first, place)
+        row, step = Var(f"row{self.tag}"), Var(f"column{self.tag}")
+        query = plus(self.first, row)
         if self.count != Const(self.width):
             query = Binary(BinaryKind.MINIMUM, query, plus(writer.queries, -1))
         element = Load(writer.query, (writer.batch, writer.head, query, step))
         scaled = (Term(element) * writer.scale).expr
-        inner = For(
-            step, Const(0), Const(writer.size), Store(self.transposed, (step, place), scaled)
-        )
-        return For(place, Const(0), Const(self.width), inner)
+        inner = For(step, Const(0), Const(writer.size), Store(self.transposed, (step, row), scaled))
+        return For(row, Const(0), Const(self.width), inner)
 
     def score(self) -> Stmt:
         """Scores of all keys, and the greatest one of each query."""
@@ -302,9 +300,9 @@ class _Part:
             biased = writer.visibility.biased(score, writer.batch, writer.head, span, key)
             # lanes that are no query keep what the scratch memory held; nobody looks at them
             condition = None if biased is score else span.condition
-            place = (key, self.vector(vector))
-            store = masked_store(self.scores, place, biased, condition)
-            return Block((store, self.top.add(vector, Load(self.scores, place))))
+            indices = (key, self.vector(vector))
+            store = masked_store(self.scores, indices, biased, condition)
+            return Block((store, self.top.add(vector, Load(self.scores, indices))))
 
         return tile.each(store_score)
 
@@ -314,9 +312,9 @@ class _Part:
 
         def power(vector: int) -> Stmt:
             name = Var(f"power{self.tag}{vector}", self.dtype, self.lanes)
-            place = (key, self.vector(vector))
-            value = call("exp", Term(Load(self.scores, place)) - self.greatest(vector))
-            both = Block((Store(self.scores, place, name), self.sums.add(vector, name)))
+            indices = (key, self.vector(vector))
+            value = call("exp", Term(Load(self.scores, indices)) - self.greatest(vector))
+            both = Block((Store(self.scores, indices, name), self.sums.add(vector, name)))
             return Let(name, value.expr, both)
 
         body = Block(tuple(power(vector) for vector in range(self.vectors)))
@@ -378,13 +376,13 @@ class _Part:
         ]
 
         def weights(vector: int) -> Expr:
-            place = (writer.batch, writer.shared, key, spans[vector].index)
-            return spans[vector].loaded(Load(writer.value, place), 0.0)
+            indices = (writer.batch, writer.shared, key, spans[vector].index)
+            return spans[vector].loaded(Load(writer.value, indices), 0.0)
 
         def store(pixel: int, vector: int) -> Stmt:
-            span, place = spans[vector], plus(row, pixel)
-            value = Term(tile.value(pixel, vector)) * Load(self.factors, (place,))
-            at = (writer.batch, writer.head, plus(self.first, place), span.index)
+            span, position = spans[vector], plus(row, pixel)
+            value = Term(tile.value(pixel, vector)) * Load(self.factors, (position,))
+            at = (writer.batch, writer.head, plus(self.first, position), span.index)
             return writer.epilogue.store(at, value.expr, span.condition)
 
         step = tile.step(lambda pixel: Load(self.scores, (key, plus(row, pixel))), weights)

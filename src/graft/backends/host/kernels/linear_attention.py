@@ -67,8 +67,8 @@ class _Columns:
 
         def job(number: Term) -> Stmt:
             head, column = number // columns % heads, number % columns
-            place = number // (columns * heads), head, column
-            return self._named(("batch", "head", "column"), place, self._column)
+            indices = number // (columns * heads), head, column
+            return self._named(("batch", "head", "column"), indices, self._column)
 
         body = parallel("job", batch * heads * columns, job)
         return self._writer.kernel(body)
@@ -89,10 +89,10 @@ class _Columns:
         """An element of an operand, whose axes may have one element for all."""
         value = self._inputs[number]
         assert value is not None
-        place = term(0)
+        offset = term(0)
         for dim, index in zip(shape_of(value), at, strict=True):
-            place = place * self._writer.dim(dim) + (term(0) if dim == 1 else index)
-        return cast(self._dtype, load(buffer, place))
+            offset = offset * self._writer.dim(dim) + (term(0) if dim == 1 else index)
+        return cast(self._dtype, load(buffer, offset))
 
     def _column(self, batch: Term, head: Term, column: Term) -> Stmt:
         zero = term(0.0, self._dtype)
@@ -100,7 +100,7 @@ class _Columns:
         columns = self._writer.dim(shape[3])
         first = (batch * self._writer.dim(shape[1]) + head) * self._size
 
-        def begun(row: Term) -> Stmt:
+        def start(row: Term) -> Stmt:
             initial = zero
             if self._state is not None:
                 initial = self._read(3, self._state, batch, head, row, column)
@@ -112,7 +112,7 @@ class _Columns:
 
         length = self._writer.dim(shape_of(self._writer.group.node.args[0])[2])
         steps = loop("step", length, lambda step: self._step(batch, head, column, step))
-        body = block(loop("begun", self._size, begun), steps, loop("ended", self._size, ended))
+        body = block(loop("begun", self._size, start), steps, loop("ended", self._size, ended))
         return with_memory(body, self._memory, self._sum)
 
     def _step(self, batch: Term, head: Term, column: Term, step: Term) -> Stmt:
@@ -142,8 +142,8 @@ class _Columns:
             asked = [self._asked(batch, head, column, step, n) for n in range(self._share)]
             return block(loop("row", self._size, row), *asked)
 
-        begun = self._sum.set(term(0.0, self._dtype))
-        return block(begun, loop("past", self._size, recalled), let("written", value, written))
+        start = self._sum.set(term(0.0, self._dtype))
+        return block(start, loop("past", self._size, recalled), let("written", value, written))
 
     def _asked(self, batch: Term, head: Term, column: Term, step: Term, number: int) -> Stmt:
         """The result of one of the query heads that share the memory."""
@@ -154,9 +154,9 @@ class _Columns:
             return self._sum.set(self._sum.value + query * load(self._memory, at))
 
         shape = shape_of(self._writer.group.node.outputs[0])
-        place = batch
+        offset = batch
         for dim, index in zip(shape[1:], (own, step, column), strict=True):
-            place = place * self._writer.dim(dim) + index
+            offset = offset * self._writer.dim(dim) + index
         output = cast(self._result.dtype, self._sum.value * self._scale)
-        begun = self._sum.set(term(0.0, self._dtype))
-        return block(begun, loop("asked", self._size, row), store(self._result, place, output))
+        start = self._sum.set(term(0.0, self._dtype))
+        return block(start, loop("asked", self._size, row), store(self._result, offset, output))

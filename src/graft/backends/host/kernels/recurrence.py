@@ -175,13 +175,13 @@ class _Sums:
     lanes: int
 
     @classmethod
-    def of(cls, place: _TilePosition, rows: int, steps: int, lanes: int, dtype: DType) -> _Sums:
+    def of(cls, tile: _TilePosition, rows: int, steps: int, lanes: int, dtype: DType) -> _Sums:
         """As many sets as keep the registers busy and divide the steps."""
-        sets = max(1, _SUMS // (len(place.gates) * rows))
+        sets = max(1, _SUMS // (len(tile.gates) * rows))
         while steps % sets:
             sets -= 1
-        extents = (Const(sets * rows * len(place.gates) * lanes),)
-        return cls(Buffer("sums", dtype, extents, Scope.REGISTER), place.gates, rows, sets, lanes)
+        extents = (Const(sets * rows * len(tile.gates) * lanes),)
+        return cls(Buffer("sums", dtype, extents, Scope.REGISTER), tile.gates, rows, sets, lanes)
 
     def _at(self, number: int, gate: int, row: int) -> Term:
         start = ((number * len(self.gates) + self.gates.index(gate)) * self.rows + row) * self.lanes
@@ -247,8 +247,8 @@ class _Steps:
 
     def _at(self, part: Term | int, direction: Term, row: Term, unit: Term) -> Term:
         """The index of an element of the working memory."""
-        place = (direction * self._batch + row) * self._padded + unit
-        element: Term = term(part) * self._state + place
+        offset = (direction * self._batch + row) * self._padded + unit
+        element: Term = term(part) * self._state + offset
         return element
 
     def _each_unit(self, name: str, body: Callable[[Term, Term, Term], Stmt]) -> Stmt:
@@ -317,8 +317,8 @@ class _Steps:
             time = select(equal(direction, 1), backwards, iteration)
 
         def rows(count: int, first: Term) -> Stmt:
-            place = _TilePosition(phase, gates, iteration, time, direction, unit, first)
-            return self._tile(place, count)
+            tile = _TilePosition(phase, gates, iteration, time, direction, unit, first)
+            return self._tile(tile, count)
 
         whole = self._batch // self._rows
         tiles = loop("tile", whole, lambda tile: rows(self._rows, tile * self._rows))
@@ -327,16 +327,16 @@ class _Steps:
         remaining = self._batch % self._rows
         return block(tiles, loop("rest", remaining, lambda row: rows(1, whole * self._rows + row)))
 
-    def _tile(self, place: _TilePosition, count: int) -> Stmt:
+    def _tile(self, tile: _TilePosition, count: int) -> Stmt:
         """Some rows: their sums in registers, then their gates."""
-        sums = _Sums.of(place, count, self._padded, self._lanes, self._room.dtype)
-        source = term(2) if place.phase else place.iteration % 2
-        base = (place.direction * self._padded + place.unit) * (self._padded * self._gates)
+        sums = _Sums.of(tile, count, self._padded, self._lanes, self._room.dtype)
+        source = term(2) if tile.phase else tile.iteration % 2
+        base = (tile.direction * self._padded + tile.unit) * (self._padded * self._gates)
 
         def added(number: int, gate: int, k: Term, weight: Term) -> Stmt:
             statements: list[Stmt] = []
             for row in range(count):
-                at = self._at(source, place.direction, place.first + row, k)
+                at = self._at(source, tile.direction, tile.first + row, k)
                 state = spread(load(self._room, at), self._lanes)
                 statements.append(sums.add(number, gate, row, state * weight))
             return block(*statements)
@@ -345,20 +345,20 @@ class _Steps:
             every: list[Stmt] = []
             for number in range(sums.sets):
                 at = k * sums.sets + number
-                for gate in place.gates:
+                for gate in tile.gates:
                     start = base + (at * self._gates + gate) * self._lanes
                     weight = self._vector(self._weight, start)
                     every.append(let("weight", weight, partial(added, number, gate, at)))
             return block(*every)
 
-        finished = [self._apply_gates(place, row, partial(sums.total, row)) for row in range(count)]
+        finished = [self._apply_gates(tile, row, partial(sums.total, row)) for row in range(count)]
         steps = loop("k", self._padded // sums.sets, turn_of)
         return with_memory(block(sums.clear(), steps, *finished), sums.buffer)
 
-    def _apply_gates(self, place: _TilePosition, row: int, total: Callable[[int], Term]) -> Stmt:
+    def _apply_gates(self, tile: _TilePosition, row: int, total: Callable[[int], Term]) -> Stmt:
         """A row's gates, and its new state."""
-        at, direction, unit = place.first + row, place.direction, place.unit
-        outer = (place.time * self._batch + at) * len(self._directions) + direction
+        at, direction, unit = tile.first + row, tile.direction, tile.unit
+        outer = (tile.time * self._batch + at) * len(self._directions) + direction
 
         def projected(gate: int) -> Term:
             return self._vector(self._projected, (outer * self._gates + gate) * self._padded + unit)
@@ -373,41 +373,41 @@ class _Steps:
         bias = None
         if self._bias is not None:
             bias = self._vector(self._bias, direction * self._padded + unit)
-        sums = {gate: total(gate) for gate in place.gates}
-        projections = {gate: projected(gate) for gate in place.gates}
-        inputs = _GateInputs(sums, projections, old(place.iteration % 2), old(3), peepholes, bias)
-        end = partial(self._store_state, place, at, inputs)
+        sums = {gate: total(gate) for gate in tile.gates}
+        projections = {gate: projected(gate) for gate in tile.gates}
+        inputs = _GateInputs(sums, projections, old(tile.iteration % 2), old(3), peepholes, bias)
+        end = partial(self._store_state, tile, at, inputs)
         if are_alike(self._attrs):
-            return step(self._attrs, 0, place.phase, inputs, end)
+            return step(self._attrs, 0, tile.phase, inputs, end)
         branches = [
-            step(self._attrs, n, place.phase, inputs, end) for n in range(len(self._directions))
+            step(self._attrs, n, tile.phase, inputs, end) for n in range(len(self._directions))
         ]
         return when(equal(direction, 0), *branches)
 
     def _store_state(
-        self, place: _TilePosition, row: Term, inputs: _GateInputs, hidden: Term, cell: Term | None
+        self, tile: _TilePosition, row: Term, inputs: _GateInputs, hidden: Term, cell: Term | None
     ) -> Stmt:
         """Store the new state; a sequence that has ended keeps its state, and outputs zero."""
-        direction, unit = place.direction, place.unit
+        direction, unit = tile.direction, tile.unit
 
         def set_part(part: Term | int, value: Term) -> Stmt:
             at = self._ramp(self._at(part, direction, row, unit))
             return store(self._room, at, self._without_padding(unit, value))
 
-        if place.phase < len(phases(self._attrs)) - 1:
+        if tile.phase < len(phases(self._attrs)) - 1:
             assert cell is not None
             return block(set_part(2, hidden), set_part(3, cell))
         output = hidden
         if self._lengths is not None:
-            alive = place.time < cast(INDEX, load(self._lengths, row))
+            alive = tile.time < cast(INDEX, load(self._lengths, row))
             output = select(alive, hidden, self._zeros)
             hidden = select(alive, hidden, inputs.hidden)
             cell = None if cell is None else select(alive, cell, inputs.cell)
         start = (
-            (place.time * len(self._directions) + direction) * self._batch + row
+            (tile.time * len(self._directions) + direction) * self._batch + row
         ) * self._hidden + unit
         stores = [
-            set_part((place.iteration + 1) % 2, hidden),
+            set_part((tile.iteration + 1) % 2, hidden),
             self._store_output(start, unit, output),
         ]
         return block(*stores, *([] if cell is None else [set_part(3, cell)]))

@@ -211,10 +211,10 @@ class _Search:
         """Move the last element in order, which is on top of the heap, to the end of the result."""
 
         def written(last: Term) -> Stmt:
-            place = (line * self._count + last) * self._inner + column
+            offset = (line * self._count + last) * self._inner + column
             return block(
-                store(self._values, place, self._heap.value(0)),
-                store(self._indices, place, self._heap.position(0)),
+                store(self._values, offset, self._heap.value(0)),
+                store(self._indices, offset, self._heap.position(0)),
                 self._heap.reinsert("shrink", last, last),
             )
 
@@ -330,8 +330,8 @@ class _Distinct:
         def with_value(last: Term, value: Term) -> Stmt:
             return let("place", self._heap.position(0), partial(popped, last, value))
 
-        def popped(last: Term, value: Term, place: Term) -> Stmt:
-            group, position = place // self._count, place % self._count
+        def popped(last: Term, value: Term, offset: Term) -> Stmt:
+            group, position = offset // self._count, offset % self._count
             same = self._heap.order.same(value, self._known.value)
             same = same & equal(group, self._known_group.value)
             here = self._groups.value - 1
@@ -378,8 +378,8 @@ class _Distinct:
 
         def stored(rank: Term, first: Term) -> Stmt:
             def copied(column: Term) -> Stmt:
-                place = rank * self._width + column
-                return store(self._values, place, self._element(first, column))
+                offset = rank * self._width + column
+                return store(self._values, offset, self._element(first, column))
 
             return block(
                 loop("column", self._width, copied),
@@ -389,6 +389,6 @@ class _Distinct:
 
         return let("rank_here", load(self._rank_of, group), at)
 
-    def _numbered(self, place: Term) -> Stmt:
-        group = load(self._inverse, place)
-        return store(self._inverse, place, load(self._rank_of, group))
+    def _numbered(self, offset: Term) -> Stmt:
+        group = load(self._inverse, offset)
+        return store(self._inverse, offset, load(self._rank_of, group))

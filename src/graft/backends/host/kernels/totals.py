@@ -77,23 +77,25 @@ class _Totals:
 
         def line(job: Term) -> Stmt:
             start = job // inner * extent * inner + job % inner
-            begun = self._total.set(term(0 if self._is_sum else 1, self._total.dtype))
+            start_total = self._total.set(term(0 if self._is_sum else 1, self._total.dtype))
             every = let("start", start, lambda at: self._line(at, extent, inner))
-            return with_memory(block(begun, every), self._total)
+            return with_memory(block(start_total, every), self._total)
 
         return parallel("job", count, line)
 
     def _line(self, start: Term, extent: Term, inner: Term) -> Stmt:
         def step(iteration: Term) -> Stmt:
-            place = extent - 1 - iteration if self._attrs.reverse else iteration
-            return let("place", start + place * inner, counted)
+            offset = extent - 1 - iteration if self._attrs.reverse else iteration
+            return let("place", start + offset * inner, step_at)
 
-        def counted(place: Term) -> Stmt:
-            value = cast(self._total.dtype, load(self._data, place))
+        def step_at(offset: Term) -> Stmt:
+            value = cast(self._total.dtype, load(self._data, offset))
             before = self._total.value
-            added = self._total.set(before + value if self._is_sum else before * value)
-            stored = store(self._result, place, cast(self._result.dtype, self._total.value))
-            return block(stored, added) if self._attrs.exclusive else block(added, stored)
+            update = self._total.set(before + value if self._is_sum else before * value)
+            store_total = store(self._result, offset, cast(self._result.dtype, self._total.value))
+            return (
+                block(store_total, update) if self._attrs.exclusive else block(update, store_total)
+            )
 
         return loop("iteration", extent, step)
 

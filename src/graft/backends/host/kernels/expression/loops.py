@@ -224,9 +224,9 @@ def tile_stage(
     if last <= SHORT and copies // max(lanes, 1) * last <= MOST_COPIES:
         loops.unroll(reduced[-1])
     plain = [name for name in axis_names(stage) if name not in sizes]
-    place = [StoreIn("register")] if site else []
+    scope = [StoreIn("register")] if site else []
     order = Reorder((*plain, *reduced, *loops.inner))
-    return [*site, *place, *loops.splits, order, *loops.marks]
+    return [*site, *scope, *loops.splits, order, *loops.marks]
 
 
 def is_combined(stage: Tensor) -> bool:
@@ -248,8 +248,8 @@ def across_stages(
 
     Where what is left is `masked`, it is a vector too.
     """
-    place = [StoreIn("register")] if in_registers and site else []
-    here: Directives = [*site, *place]
+    scope = [StoreIn("register")] if in_registers and site else []
+    here: Directives = [*site, *scope]
     axis, totals = summed.rpartition("@")[2], f"{stage.name}_dot"
     partial = f"{totals}.partial"
     loops = (*axis_names(stage), *reduction_names(stage))
@@ -349,17 +349,17 @@ def dot_stages(
 ) -> dict[str, Directives]:
     """A reduction in as many totals as a vector has lanes, which are then combined."""
     axis, totals = summed.rpartition("@")[2], f"{stage.name}_dot"
-    place = [StoreIn("register")] if in_registers and site else []
+    scope = [StoreIn("register")] if in_registers and site else []
     marks: Directives = [Unroll(name) for name in unrolled]
     plain = [name for name in axis_names(stage) if name not in set(unrolled)]
     order = Reorder((*plain, *reduction_names(stage), *unrolled, "lane"))
-    combined: Directives = [Factor(axis, totals, lanes), *site, *place, *marks]
+    combined: Directives = [Factor(axis, totals, lanes), *site, *scope, *marks]
     stages: dict[str, Directives] = {
-        stage.name: [*combined, *([Unroll("lane")] if place else [])],
-        totals: [*site, *place, order, *marks, Vectorize("lane")],
+        stage.name: [*combined, *([Unroll("lane")] if scope else [])],
+        totals: [*site, *scope, order, *marks, Vectorize("lane")],
     }
     assert isinstance(stage.body, Reduce)
     count = next(n for variable, n in stage.body.axes if variable.name == summed)
     if has_rest(count, lanes):
-        stages[f"{totals}.tail"] = [*site, *place, *marks]
+        stages[f"{totals}.tail"] = [*site, *scope, *marks]
     return stages

@@ -199,8 +199,8 @@ def row_factors(result: Tensor, stages: Sequence[Tensor], where: Places) -> list
     return factors
 
 
-def _factor_along(place: tuple[Follows | None, ...], axis: int) -> int:
-    own = [one.factor for one in place if one is not None and one.axis == axis]
+def _factor_along(dimensions: tuple[Follows | None, ...], axis: int) -> int:
+    own = [one.factor for one in dimensions if one is not None and one.axis == axis]
     return own[0] if len(own) == 1 else 0
 
 
@@ -267,8 +267,8 @@ def transposed_operands(result: Tensor, stages: Sequence[Tensor]) -> dict[str, P
     if all(axis.name in names or extent(whole) == 1 for axis, whole in extents):
         return {}
     order = list(range(len(names)))
-    place = names.index(along[0])
-    order[place], order[-1] = order[-1], order[place]
+    position = names.index(along[0])
+    order[position], order[-1] = order[-1], order[position]
     name = f"{stage.name}_transposed"
     return {stage.name: Pack(far[0].buffer.name, name, (0,) * len(names), tuple(order))}
 
