@@ -73,11 +73,8 @@ class Lowering:
     """A region's layers; its tensors lie at the bottom of memory, its constants behind them."""
 
     def __init__(self, region: Graph) -> None:
-        self.tensors, self.layers, self.constants = (
-            dict[Value, Tensor](),
-            list[Layer](),
-            bytearray(),
-        )
+        self.tensors, self.layers = dict[Value, Tensor](), list[Layer]()
+        self.constants = bytearray()
         self._producers = region.producers
         self._arrays = {n.output: n.attrs.value.array for n in region.nodes if not n.inputs}
         self._base = 0  # the address of the constants

@@ -86,13 +86,9 @@ class Region:
         places = [self._place(memory, *row) for row in self._tensors.tolist()]
         for array, place in zip(inputs, places, strict=False):
             np.copyto(place, blocked(array))
-        took = self._simulate(
-            ctypes.c_void_p(address_of(memory)),
-            ctypes.c_uint64(self._words),
-            ctypes.c_void_p(address_of(self.program)),
-            *map(ctypes.c_uint64, (self.program.size, MEMORY_LATENCY, stall)),
-            ctypes.c_uint64(_PATIENCE * self.cycles),
-        )
+        code = (address_of(self.program), self.program.size)
+        limits = (MEMORY_LATENCY, stall, _PATIENCE * self.cycles)
+        took = self._simulate(address_of(memory), self._words, *code, *limits)
         if took < 0:
             raise RuntimeError(f"the program {_FAILURES[took]}")
         for array, place in zip(outputs, places[len(inputs) :], strict=True):
@@ -179,6 +175,8 @@ def _run(command: Sequence[str]) -> str:
 
 def _opened(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
+    pointer, number = ctypes.c_void_p, ctypes.c_uint64
+    library.simulate.argtypes = [pointer, number, pointer, *[number] * 4]
     library.simulate.restype = ctypes.c_int64
     return library
 

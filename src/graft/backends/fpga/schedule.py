@@ -167,9 +167,8 @@ def _parts(layer: Layer, rows: Pair, block: int) -> Iterator[tuple[Product, Pair
     for product in layer.products:
         begin, end = product.rows(*rows)
         plane = (end - begin) * product.data.width
-        most = min(_HALF_ACT // plane, _HALF_WGT // product.tile_words)
         address, (first, count) = product.tiles[block]
-        most = _even(count, most)
+        most = _even(count, min(_HALF_ACT // plane, _HALF_WGT // product.tile_words))
         for done in range(0, count, most):
             blocks = (first + done, min(most, count - done))
             yield product, blocks, address + done * product.tile_words
