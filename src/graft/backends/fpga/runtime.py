@@ -37,7 +37,7 @@ TOP = "accelerator"
 MODULES = ("isa", "ram", "delay", "pe", "systolic", "conv", "load", "store", TOP)
 _HARNESS = FOLDER / "simulate.cpp"
 _VERILATE = ("--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "--top-module", TOP)
-_COMPILE = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread")
+_COMPILE = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread")
 _TOOLS = ("verilator", "g++")  # which are Debian's packages, too
 _FAILURES = {-1: "reads or writes outside of its memory", -2: "does not end"}
 _PATIENCE = 8  # times the cycles that a program takes, after which it does not end
