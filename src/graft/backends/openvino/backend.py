@@ -15,14 +15,20 @@ from graft.rewrite.rule import Refusal
 
 
 def _quantization(match: Match) -> Refusal | None:
-    """What OpenVINO does not compile of quantised units."""
-    for node in match.nodes:
+    """What OpenVINO does not compile, or gets wrong, of quantised units."""
+    is_unit = any(node.op.name.startswith("qnn.") for node in match.nodes)
+    for node in match.nodes if is_unit else ():
+        data, *parameters = node.args
+        if "avg_pool" in node.op.name and node.attrs.count_include_pad and any(node.attrs.padding):
+            return Refusal("OpenVINO pads integers with something else than zero", node)
         if not node.op.name.startswith("qnn."):
             continue
-        weights = node.args[0] in match.constants and len(node.args[0].shape or ()) > 1
-        if weights and node.args[0].dtype is DType.UINT8:
+        is_constant = data in match.constants
+        if is_constant and data.dtype is DType.UINT8:
             return Refusal("OpenVINO has not all layers with weights of uint8", node)
-        if len({value.shape for value in node.args[1:]}) > 1:
+        if not is_constant and any(value.tensor.size != 1 for value in parameters):
+            return Refusal("its data has a scale or zero point per channel", node)
+        if len({value.shape for value in parameters}) > 1:
             return Refusal("its zero point has another shape than its scale", node)
     return None
 
