@@ -117,6 +117,14 @@ MODELS = {
           return %y
         }
     """,
+    "name_apart": """
+        g (bool flag, float[2] x) => (float[2] y) {
+            y = If (flag) <
+                then_branch = doubled () => (float[2] a) { a = Add (x, x) },
+                else_branch = squared () => (float[2] a) { a = Mul (x, x) }
+            >
+        }
+    """,
     "recognize": """
         g (float[n, 4] x) => (float[n, 4] y)
         <float root = {1.4142135}, float one = {1}, float half = {0.5}> {

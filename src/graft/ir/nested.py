@@ -22,7 +22,7 @@ def change_nested(graph: Graph, change: GraphChange) -> Graph:
 def change_node(node: Node, change: GraphChange) -> Node:
     """The node with `change` applied to the graphs in its attributes."""
     changed: dict[str, Any] = {}
-    for name in {name for name, _ in node.graphs()}:
+    for name in dict.fromkeys(name for name, _ in node.graphs()):
         attribute = getattr(node.attrs, name)
         if isinstance(attribute, tuple):
             new: Any = tuple(change(g) if isinstance(g, Graph) else g for g in attribute)
