@@ -20,5 +20,5 @@ def test_the_table_of_limits_has_all_fields_and_their_defaults() -> None:
 
 def _written(default: object) -> str:
     if isinstance(default, tuple):
-        return f"({', '.join(map(_written, default))},)"
+        return f"({', '.join(map(_written, default))},)" if default else "()"
     return f'"{default}"' if isinstance(default, str) else repr(default)

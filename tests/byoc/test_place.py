@@ -90,7 +90,7 @@ def test_forms_are_space_layout_and_dtype() -> None:
     assert form_of(Limits()) == ("host", "NCHW", DType.FLOAT32)
     forms = {
         form_of(limits)
-        for limits in (Limits(), Limits(space="d"), Limits(layout="NHWC"), Limits(dtype=DType.INT8))
+        for limits in (Limits(), Limits(space="d"), Limits(layout="NHWC"), Limits(dtype=DType.FLOAT16))
     }
     assert len(forms) == 4
 

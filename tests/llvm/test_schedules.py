@@ -79,7 +79,7 @@ def test_every_intrinsic_is_known() -> None:
     for name, intrinsic in INTRINSICS.items():
         if name == "interleave4":  # of vectors of bytes, see test_expressions
             continue
-        integers = name in ("clz", "popcount", "dot4")
+        integers = name in ("clz", "popcount", "dot4", "nibble")
         dtype = DType.INT32 if integers else DType.FLOAT32
         result = intrinsic.result(dtype)
 

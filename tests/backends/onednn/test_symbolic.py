@@ -111,9 +111,8 @@ def test_several_threads_with_sizes_of_their_own() -> None:
 def test_extents_that_follow_from_no_input_are_refused() -> None:
     case = Case()
     x = case.builder.input("x", TensorType(DType.FLOAT32, (symbol("n") * 2, 4)))
-    assert refusals(case.builder.build(case("exp", x))) == []
-    reshaped = case("reshape", x, shape=(symbol("n"), 8))
-    assert "the extent n depends on data" in "\n".join(refusals(case.builder.build(reshaped)))
+    reasons = refusals(case.builder.build(case("exp", x)))
+    assert any("whose extents no operand tells" in reason for reason in reasons)
 
 
 def test_a_model_with_a_symbolic_batch() -> None:

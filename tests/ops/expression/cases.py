@@ -270,6 +270,7 @@ def _products() -> list[Case]:
         case("qnn.dense", i8(2, 3, 0), i8(5, 0)),
         case("mixed.dense", f16(3, 19), f16(7, 19)),
         case("mixed.dense", f32(3, 19), f16(7, 19)),
+        case("mixed.block_dense", f32(3, 32), (DType.UINT4, (7, 32)), f32(7, 2), block_size=16),
         case("nn.batch_matmul", f32(2, 1, 5, 7), f32(3, 7, 9)),
         case("qnn.batch_matmul", u8(2, 1, 5, 7), i8(3, 7, 9), high=99),
         case("qnn.batch_matmul", i8(5, 7), u8(2, 9, 7), transpose_b=True, low=0, high=99),

@@ -51,7 +51,7 @@ DRAWN: dict[str, Draw] = {
     "expression": draw_expressed,
 }
 KNOWN: dict[str, Template] = {one.name: one for one in TEMPLATES if one.name in DRAWN}
-KNOWN |= dict.fromkeys(("movement", "reduce"), KNOWN["expression"])
+KNOWN |= dict.fromkeys(("movement", "reduce", "softmax"), KNOWN["expression"])
 KNOWN |= {"relayout": moves.relayout_template}
 
 HOST = host_target()
@@ -79,12 +79,15 @@ def test_template(name: str) -> None:
     assert tally.interpreted >= LEAST_INTERPRETED, tally
 
 
-# Chains of convolutions are for known sizes, and have tests of their own.
+# Chains of convolutions are for known sizes; they and windows over bytes have tests of their own.
 IMAGES = [
     one.name
     for one in TEMPLATES
-    if one.layout is Layout.BLOCKED and not isinstance(one.anchors, Chain)
+    if one.layout is Layout.BLOCKED and not isinstance(one.anchors, Chain) and one.name in DRAWN
 ]
+assert {one.name for one in TEMPLATES if one.layout is Layout.BLOCKED} - {*IMAGES} == {
+    *("depthwise_bytes", "depthwise_project", "expand_depthwise", "inverted_residual")
+}
 IMAGES.append("relayout")
 UNKNOWN_AXES = st.sampled_from([(0,), (2,), (3,), (2, 3), (0, 2, 3)])
 # Pixels are moved by tables, which are made of numbers.
