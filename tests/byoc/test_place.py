@@ -88,11 +88,8 @@ def test_backends_that_agree_share_a_form() -> None:
 
 def test_forms_are_space_layout_and_dtype() -> None:
     assert form_of(Limits()) == ("host", "NCHW", DType.FLOAT32)
-    forms = {
-        form_of(limits)
-        for limits in (Limits(), Limits(space="d"), Limits(layout="NHWC"), Limits(dtype=DType.FLOAT16))
-    }
-    assert len(forms) == 4
+    others = Limits(space="d"), Limits(layout="NHWC"), Limits(dtype=DType.FLOAT16)
+    assert len({form_of(limits) for limits in (Limits(), *others)}) == 4
 
 
 def test_sites_memory_and_launches() -> None:
