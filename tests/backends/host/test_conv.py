@@ -301,3 +301,29 @@ def test_narrower_vectors_than_this_machine_has() -> None:
 )
 def test_refusals(made: Case, reason: str) -> None:
     assert reason in made.refusal(conv2d)
+
+
+@pytest.mark.parametrize("machine", ["host", "icelake-server", "x86-64-v3"])
+@pytest.mark.parametrize(
+    ("groups", "inputs", "outputs"), [(6, 24, 24), (10, 40, 24), (6, 120, 40), (2, 8, 8)]
+)
+def test_groups_that_end_within_slabs(groups: int, inputs: int, outputs: int, machine: str) -> None:
+    """Slabs of two groups read the inputs of both, all others those of one."""
+    here = host_target()
+    bits = min(here.vector_bits, named_target(machine).vector_bits)
+    target = replace(here, machine=named_target(machine).machine.with_vectors(bits))
+    shape, weight = (2, groups * inputs, 5, 7), (groups * outputs, inputs, 3, 3)
+    made = _case(shape, weight, groups=groups, padding=(1, 1, 1, 1))
+    check(made, conv2d, threads=2, target=target)
+
+
+def test_wide_units_get_whole_vectors() -> None:
+    """Where they would be half idle, channels of two groups share a vector."""
+    weight = (720, 120, 3, 3)
+    slabs = [
+        conv_plan.channels_of(weight, 6, 16, 16, named_target(name))
+        for name in ("icelake-server", "znver5", "znver4", "x86-64-v3")
+    ]
+    assert [one.slab for one in slabs if one] == [16, 16, 8, 8]
+    assert slabs[0] is not None
+    assert (slabs[0].count, slabs[0].mean_count) == (240, 128)

@@ -152,7 +152,10 @@ class ConvWriter(ImageWriter):
         plain = ordinary_weights(anchor, weight)
         result = parameters.stores[parameters.group.output]
         self.data = parameters.stores[parameters.group.outer(anchor.args[0])]
-        channels = channels_of(plain.shape, anchor.attrs.groups, self.data.block, result.block)
+        channels = channels_of(
+            *(plain.shape, anchor.attrs.groups, self.data.block, result.block),
+            None if is_narrow else target,
+        )
         assert channels is not None
         self.goes_on = False  # whether tiles go on from one row of the image to the next
         self.down, self.columns, self.schedule = self.scheduled(
@@ -255,7 +258,7 @@ class ConvWriter(ImageWriter):
         own = channels.outputs if channels.groups > 1 else result.blocks * result.block
         whole = channels.slab == result.block and own % channels.slab == 0
         return ConvExtents(
-            channels.count // self.together,
+            round(channels.mean_count) // self.together,
             (max(1, down[0].taps), max(1, across[0].taps)),
             rows,
             columns,
@@ -263,7 +266,7 @@ class ConvWriter(ImageWriter):
             channels.slab // lanes,
             len(down) == 1 and isinstance(counts[0], int) and not self.skips_rows,
             channels.groups == 1 and self.together == 1,
-            channels.unit if self.may_block(down, across) else 0,
+            channels.unit if self.may_block(down, across) and not channels.mixed else 0,
         )
 
     def may_block(self, down: Phases, across: Phases) -> bool:
@@ -400,19 +403,28 @@ class ConvWriter(ImageWriter):
             )
         ]
 
+    def units_of(self, slab: Expr) -> Expr:
+        """The units of channels that a tile of a slab goes through at a time."""
+        channels = self.channels
+        if not channels.mixed:
+            return Const(self.units)
+        end = plus(times(slab, channels.slab), channels.slab - 1)
+        every = Const(channels.groups * channels.outputs - 1)
+        last = over(Binary(BinaryKind.MINIMUM, end, every), channels.outputs)
+        first = over(times(slab, channels.slab), channels.outputs)
+        return times(plus(minus(last, first), 1), channels.inputs // channels.unit)
+
     def start(self, slab: Expr) -> Expr:
         """The first input channel of a slab, as a multiple of a unit."""
         channels = self.channels
         scale = channels.inputs // channels.unit
         if channels.groups == 1:
             return Const(0)
+        if channels.mixed:
+            return times(over(times(slab, channels.slab), channels.outputs), scale)
         if channels.slab % channels.outputs == 0:
             return times(
                 slab,
                 channels.slab // channels.outputs * channels.inputs // channels.unit,
             )
-        if channels.outputs % channels.slab == 0:
-            return times(over(slab, channels.outputs // channels.slab), scale)
-        wanted = times(over(times(slab, channels.slab), channels.outputs), scale)
-        last = (channels.groups * channels.inputs - channels.count) // channels.unit
-        return Binary(BinaryKind.MINIMUM, wanted, Const(last))
+        return times(over(slab, channels.outputs // channels.slab), scale)

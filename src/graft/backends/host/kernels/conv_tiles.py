@@ -167,7 +167,7 @@ class ConvTiles:
         first_unit = (
             times(writer.depth_index, writer.units) if writer.partial is not None else Const(0)
         )
-        return For(unit, first_unit, Const(writer.units), body)
+        return For(unit, first_unit, writer.units_of(slab), body)
 
     def ask_ahead(self, tile: Expr, unit: Expr, ky: Expr, kx: Expr) -> tuple[Stmt, ...]:
         """Ask for this position's share of the next weights; `tile` is the tile's number among
@@ -269,6 +269,7 @@ def lines_ahead(writer: ConvWriter) -> int:
     order, which needs no asking."""
     down, across, schedule = writer.down[0], writer.columns[0], writer.schedule
     is_plain = len(writer.down) == len(writer.columns) == 1 and not writer.skips_rows
+    is_plain = is_plain and not writer.channels.mixed
     if not schedule.bands or not is_plain or not isinstance(across.count, int):
         return 0
     if not isinstance(down.count, int):
