@@ -8,16 +8,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.byoc.fakes import Fake, chain, conv_relu
+from tests.byoc.fakes import Fake, chain, conv_relu, offered, reasons
 
 from graft.base.cache_folder import CacheWarning
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
+from graft.base.errors import UnsupportedError
 from graft.base.progress import Stage
 from graft.byoc import measure
 from graft.byoc.candidates import find_candidates
-from graft.byoc.contract import Cost, Limits, Runner, Source
+from graft.byoc.contract import Cost, Limits, Match, Runner, Source
+from graft.byoc.formats.operands import not_compiled
 from graft.byoc.measure import (
     UnrunnableError,
     interval,
@@ -34,6 +37,7 @@ from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
 from graft.rewrite.pattern import is_op
+from graft.rewrite.rule import Refusal
 from graft.runtime.regions import RegionWarning
 
 HOST = Fake("host", limits=Limits(peak_flops=1e9, peak_bytes_per_second=1e9))
@@ -168,6 +172,59 @@ def test_the_host_is_priced_by_the_groups_of_a_whole_run() -> None:
     assert by_label["nn.conv2d"] == group  # what follows is done in passing
     assert by_label["nn.relu"].seconds < 1.0  # light, by itself
     assert by_label["nn.relu"].source is Source.ROOFLINE
+
+
+def test_placements_that_share_prices_ask_once() -> None:
+    asked: list[Graph] = []
+
+    def priced(region: Graph) -> Cost:
+        asked.append(region)
+        return Cost(1.0)
+
+    backend = Fake(patterns=[("exp", is_op("exp"))], price=priced)
+    found = find_candidates(chain("exp", "nn.relu", "exp"), [backend])
+    declared: dict[str, Cost | None] = {}
+    for _ in range(2):
+        price_all(found, [backend], Pricing(HOST, {}, declared=declared))
+    assert len(asked) == 1
+    assert list(declared.values()) == [Cost(1.0)]
+
+
+def test_a_compiler_is_asked_once_about_a_match() -> None:
+    class Picky(Counting):
+        def supports(self, match: Match) -> Refusal | None:
+            return not_compiled(self, match)
+
+        def compile(self, region: Graph) -> bytes:
+            blob = super().compile(region)
+            if any(node.op.name == "tanh" for node in region.nodes):
+                raise UnsupportedError("there is no table for it")
+            return blob
+
+    patterns = [("a", is_op("exp", "tanh")), ("b", is_op("exp", "tanh"))]
+    backend = Picky(patterns=patterns)
+    for _ in range(2):
+        found = find_candidates(chain("exp", "tanh", "exp"), [backend])
+        assert offered(found, "fake") == [["exp"], ["exp"]]
+        assert reasons(found, found.nodes[1]) == ["there is no table for it"] * 2
+    assert backend.compiled == 2  # once for each operator
+
+
+def test_what_ran_as_one_kernel_is_a_candidate_at_its_price() -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 4, 9, 9))
+    weights = [g.constant(np.ones((4, 4, 3, 3), np.float32)) for _ in range(2)]
+    first = g("nn.relu", g("nn.conv2d", x, weights[0]))
+    second = g("nn.conv2d", first, weights[1])
+    graph = g.build(g("nn.softmax", second))
+    timings = {second.name: Cost(6.0, Source.MEASURED)}
+    found = find_candidates(graph, [], timings=timings)
+    prices = price_all(found, [], Pricing(HOST, timings)).costs
+    by_label = {one.label: cost.seconds for one, cost in prices.items()}
+    assert by_label["nn.conv2d+nn.relu+nn.conv2d"] == 6.0
+    # each layer by its share of the operations, 9 x 9 x 3 x 3 without padding: 49 and 25 pixels
+    assert by_label["nn.conv2d+nn.relu"] == pytest.approx(6.0 * 49 / 74)
+    assert by_label["nn.relu"] < 1.0  # light, by itself
 
 
 def test_refined_prices_add_up_to_what_the_whole_takes() -> None:

@@ -137,7 +137,7 @@ def find_candidates(
                 finder.refuse_all(backend, f"{scope} is never executed")
         taken = {node for one in finder.candidates_by_key.values() for node in one.nodes}
         closed.update(node for node in taken if bodies_of(node))
-        finder.host()
+        finder.host(timings or {})
         finders.append(finder)
         scopes.append(scope)
     return Candidates(
@@ -326,9 +326,10 @@ class _Finder:
     def readers(self, node: Node) -> list[Node]:
         return [user for value in node.outputs for user in self.graph.users.get(value, ())]
 
-    def host(self) -> None:
-        """Every fusion group, every node, and what accelerators leave over of groups."""
-        for nodes in self.host_pieces():
+    def host(self, timings: Timings) -> None:
+        """Every fusion group, every node, what accelerators leave over of groups, and what was
+        timed as one kernel."""
+        for nodes in (*self.host_pieces(), *self.kernels(timings)):
             if self.pinned(HOST_BACKEND, nodes) is None:
                 key = HOST_BACKEND, frozenset(nodes)
                 self.candidates_by_key.setdefault(key, Candidate(HOST_BACKEND, "fusion", nodes))
@@ -343,6 +344,23 @@ class _Finder:
             if len(nodes) > 1:
                 yield from ((node,) for node in nodes)
 
+    def kernels(self, timings: Timings) -> Iterator[tuple[Node, ...]]:
+        """The nodes that each kernel of a whole run has computed: those between the value that it
+        makes and the values that others make. Of kernels that compute whole quantised units, or
+        several layers, fusion groups know nothing."""
+        timed = {node for node in self.nodes if any(v.name in timings for v in node.outputs)}
+        for last in (node for node in self.nodes if node in timed):
+            inside = {last: None}
+            for node in (queue := [last]):
+                for value in node.args:
+                    source = self.graph.producers.get(value)
+                    if source and source not in timed and source not in inside:
+                        inside[source] = None
+                        queue.append(source)
+            nodes = self.in_order(list(inside))
+            if self.escape(nodes) is None:
+                yield nodes
+
     def parts(
         self, group: tuple[Node, ...], covered: Sequence[frozenset[Node]]
     ) -> list[tuple[Node, ...]]:
@@ -353,9 +371,8 @@ class _Finder:
         parts = {whole: group}
         for part in (queue := [group]):
             for cut in cuts:
-                if not cut or cut.isdisjoint(part):
-                    continue
-                for rest in self.connected([node for node in part if node not in cut]):
+                kept = [node for node in part if node not in cut]
+                for rest in self.connected(kept) if len(kept) < len(part) else ():
                     if frozenset(rest) in parts:
                         continue
                     if len(parts) == MOST_PARTS:

@@ -1,10 +1,11 @@
 """What every candidate takes: declared by its backend, measured, or estimated by a roofline.
 
-The host's fusion groups are timed where they will run: in one run of the whole graph on the host,
-kernel by kernel. A part of a group takes as long as the group if it holds the heavy node, for what
-follows that is done in passing; the rest is a matter of traffic. Everything else that is measured
-is measured in isolation; `refined` corrects the measured prices of what was chosen by the time that
-whole regions take, and declared ones by what a backend with `prices_regions` says of these.
+The host's kernels are timed where they will run: in one run of the whole graph on the host. A part
+of a kernel's nodes takes as long as the kernel if it holds the heavy node, for what follows that is
+done in passing, and a share of that if it holds some of several; the rest is a matter of traffic.
+Everything else that is measured is measured in isolation; `refined` corrects the measured prices of
+what was chosen by the time that whole regions take, and declared ones by what a backend with
+`prices_regions` says of these.
 
 Prices are per inference: what is in a body (`scopes.py`) has the price of one execution times the
 executions that are expected.
@@ -13,7 +14,7 @@ executions that are expected.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from graft.base.callbacks import described
@@ -51,6 +52,9 @@ class Pricing:
     report: Progress = quietly
     deadline: float = DEADLINE  # seconds that a backend has for an answer
     threads: int | None = None  # that the user allows
+    # What backends have declared, by their names and the structure of regions: vendors' compilers
+    # take long to answer, and networks repeat themselves. Placements may share it.
+    declared: dict[str, Cost | None] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -127,15 +131,18 @@ def repeated(cost: Cost, count: float) -> Cost:
     return replace(cost, seconds=count * cost.seconds, spread=count * cost.spread)
 
 
-Groups = Mapping[Node, tuple[Candidate, Cost]]  # the group that each node ran in, and its time
+Groups = Mapping[Node, tuple[Candidate, Cost]]  # the kernel that computed each node, and its time
 
 
 def _timed_groups(candidates: Candidates, pricing: Pricing) -> Groups:
     best: dict[Node, tuple[Candidate, Cost]] = {}
     for group in candidates.candidates:
-        cost = pricing.in_place.get(group.nodes[-1].output.name)
+        *inner, last = group.nodes
+        cost = pricing.in_place.get(last.output.name)
         if group.backend != HOST_BACKEND or cost is None or not cost.executions:
             continue
+        if any(node.output.name in pricing.in_place for node in inner):
+            continue  # it ran as several kernels
         once = repeated(cost, 1 / cost.executions)
         for node in group.nodes:
             if node not in best or len(best[node][0].nodes) < len(group.nodes):
@@ -144,14 +151,29 @@ def _timed_groups(candidates: Candidates, pricing: Pricing) -> Groups:
 
 
 def _on_host(candidate: Candidate, region: Graph, groups: Groups, pricing: Pricing) -> Cost:
-    """What a fusion group, or a part of one, takes on the host."""
+    """What nodes take on the host, by the kernels that they were computed in."""
     estimate = roofline(pricing.host, region)
+    own = dict(groups[node] for node in candidate.nodes if node in groups)
+    if candidate in own:
+        return own[candidate]
     if candidate.nodes[0] not in groups:
         return estimate
-    group, cost = groups[candidate.nodes[0]]
-    if candidate is group or any(node.op.kind in _HEAVY for node in candidate.nodes):
-        return cost
-    return min(estimate, cost, key=lambda item: item.seconds)
+    shares = {group: _heavy_share(candidate, group) for group in own}
+    parts = [repeated(own[group], share) for group, share in shares.items() if share]
+    if not parts:
+        return min(estimate, *own.values(), key=lambda item: item.seconds)
+    seconds, spread = sum(one.seconds for one in parts), sum(one.spread for one in parts)
+    return replace(parts[0], seconds=seconds, spread=spread)
+
+
+def _heavy_share(candidate: Candidate, group: Candidate) -> float:
+    """The share of a kernel's heavy nodes that a candidate holds, by their operations."""
+    works = {node: node_work(node) for node in group.nodes if node.op.kind in _HEAVY}
+    operations = {node: work.macs + work.flops for node, work in works.items()}
+    held = [operations[node] for node in candidate.nodes if node in operations]
+    if len(held) == len(operations):
+        return 1.0 if held else 0.0
+    return sum(held) / max(sum(operations.values()), 1)
 
 
 def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
@@ -165,8 +187,11 @@ def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
 
 
 def declared_price(backend: Backend, region: Graph, pricing: Pricing) -> Cost | None:
-    """What a backend says that a region takes."""
-    return _asked(backend, backend.priced, region, pricing)
+    """What a backend says that a region takes; asked once for regions of one structure."""
+    key = f"{backend.name} {region_hash(region, contents=False)}"
+    if key not in pricing.declared:
+        pricing.declared[key] = _asked(backend, backend.priced, region, pricing)
+    return pricing.declared[key]
 
 
 def _asked(backend: Backend, question: Callable[[Graph], T], region: Graph, pricing: Pricing) -> T:

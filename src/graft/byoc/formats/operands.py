@@ -7,13 +7,15 @@ made for them; whoever wants more or less says so himself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from weakref import WeakKeyDictionary
 
 from graft.base.dims import UNKNOWN, symbols_of
 from graft.base.dtypes import DType
 from graft.base.errors import BackendError, UnsupportedError
 from graft.byoc.boundary import wished
 from graft.byoc.contract import Backend, Match
-from graft.ir.graph import Node, Value
+from graft.byoc.region import region_hash
+from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols
 from graft.loop.errors import LoopError
 from graft.loop.tensor import placeholder
@@ -72,15 +74,28 @@ def inexpressible(node: Node) -> str:
     return results.reason if isinstance(results, Unexpressed) else ""
 
 
+# What compilers said of regions, by the hash of these with their constants; empty: compiled.
+_REASONS: WeakKeyDictionary[Backend, dict[str, str]] = WeakKeyDictionary()
+
+
 def not_compiled(backend: Backend, match: Match) -> Refusal | None:
-    """Why the backend's own compiler refuses a match, which is found out by compiling it.
+    """Why the backend's own compiler refuses a match, which is found out by compiling it once.
 
     For `supports` of backends whose compiler alone knows what it takes, and is fast. What it raises
     as an `UnsupportedError` is the reason; anything else is a mistake."""
+    reasons = _REASONS.setdefault(backend, {})
+    region = match.region
+    key = region_hash(region)
+    if key not in reasons:
+        reasons[key] = _compilers_reason(backend, region)
+    return Refusal(reasons[key], match.root) if reasons[key] else None
+
+
+def _compilers_reason(backend: Backend, region: Graph) -> str:
     try:
-        backend.code(wished(match.region, backend.limits))
+        backend.code(wished(region, backend.limits))
     except BackendError as error:
         if isinstance(error.__cause__, UnsupportedError):
-            return Refusal(error.__cause__.message, match.root)
+            return error.__cause__.message
         raise
-    return None
+    return ""
