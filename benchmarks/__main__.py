@@ -36,6 +36,7 @@ MODULES = {
     "profiles": "profiles",
     "scaling": "scaling",
     "placement": "placement",
+    "accelerators": "accelerators",
     "no-harm": "no_harm",
     "lines-of-code": "lines_of_code",
     "compile-time": "compile_time",

@@ -295,3 +295,15 @@ def test_a_declared_price_of_a_whole_region_counts(tmp_path: Path) -> None:
     assert (region.source, region.seconds) == ("declared", pytest.approx(0.005))
     assert found.plan.predicted < found.plan.alternatives["host-only"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_of_a_cheap_region_has_its_own_price() -> None:
+    """Five together take 20 ms on one accelerator; that does not make one of them take 4."""
+    npu = Fake("npu", SOFTMAXES, price=lambda one: Cost(0.5 if len(one.nodes) == 1 else 0.02))
+    npu.prices_regions = True
+    seconds = {"nn.softmax": 0.0045, "nn.log_softmax": 0.001}
+    dsp = Fake("dsp", SOFTMAXES, price=lambda one: Cost(sum(seconds[n.op.name] for n in one.nodes)))
+    ops = ["nn.softmax", *["nn.log_softmax"] * 4]
+    found = placed(chain(*ops), npu, dsp)
+    assert sites(found) == [("dsp", ops)]
+    assert found.choice.proven

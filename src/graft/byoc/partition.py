@@ -211,8 +211,11 @@ class _Wholes:
             declared = [one.cost.source is Source.DECLARED for one in members]
             # what a backend declares is not measured, neither by itself nor in a region
             is_asked = all(declared) and self._backends[name].prices_regions
-            is_final = len(members) == 1 or (any(declared) and not is_asked)
-            whole = None if is_final else self._of(name, nodes, options, is_asked)
+            if len(members) == 1:  # its price may be a share of a larger region by now
+                whole: float | None = members[0].cost.seconds
+            else:
+                is_final = any(declared) and not is_asked
+                whole = None if is_final else self._of(name, nodes, options, is_asked)
             if whole is not None:
                 yield tuple(one.candidate for one in members), whole
 

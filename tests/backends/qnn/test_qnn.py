@@ -176,7 +176,7 @@ def test_times_are_a_model_s() -> None:
     graph = graph_of(backend.PROBE.split("\n", 1)[1])
     cost = Qnn().price(graph)
     assert cost is not None
-    assert cost.source is Source.ROOFLINE
+    assert cost.source is Source.DECLARED
     assert cost.seconds == pytest.approx(max(0.0, (4 + 4 + 4 + 1) / 135e9))
     runner: Any = Qnn().runner(graph)
     assert runner.simulated

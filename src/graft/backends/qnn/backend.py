@@ -16,7 +16,7 @@ from graft.backends.ort.backend import Ort
 from graft.backends.qnn import runtime
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
-from graft.byoc.contract import Cost, Limits, PatternTable, Runner, Source
+from graft.byoc.contract import Cost, Limits, PatternTable, Runner
 from graft.byoc.formats import quantized as units
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.byoc.formats.quantized_rules import binding, split_units
@@ -118,7 +118,7 @@ class Qnn(Ort):
         moved = sum(map(value_bytes, (*region.inputs, *constants, *region.outputs)))
         operations = sum(2 * node_work(node).macs for node in region.nodes)
         seconds = max(operations / OPERATIONS_PER_SECOND, moved / BYTES_PER_SECOND)
-        return Cost(seconds, Source.ROOFLINE)
+        return Cost(seconds)
 
     def process(self, region: Graph) -> Graph:
         return split_units(region)
