@@ -4,8 +4,10 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.byoc.explained import STRANGE, explained, partitioned
+from tests.byoc.fakes import Fake
 
 from graft.base.names import printable
 from graft.byoc.choose import choose
@@ -22,9 +24,14 @@ from graft.byoc.explain_words import (
     summary,
     time_text,
 )
+from graft.byoc.partition import PartitionOptions, partition
+from graft.byoc.price import Pricing
 from graft.byoc.problem import Flow, Option, Problem, Site, accelerator_regions
 from graft.byoc.problem import bill as bill_of
 from graft.byoc.trust import Demotion
+from graft.ir.builder import Builder
+from graft.ir.types import tensor
+from graft.rewrite.pattern import is_op, wildcard
 
 
 def test_the_parts_add_up_to_what_is_predicted() -> None:
@@ -216,3 +223,17 @@ def test_the_page_holds_names_as_text_only() -> None:
 def test_the_title_is_escaped() -> None:
     text = to_html(replace(explained(), model="<i>&</i>@DATA@"))
     assert "<title>&lt;i&gt;&amp;&lt;/i&gt;@DATA@ · Graft</title>" in text
+
+
+def test_a_quantised_unit_is_refused_as_a_whole() -> None:
+    g = Builder()
+    scale, zero = g.constant(np.float32(0.1)), g.constant(np.int8(0))
+    x = g("qnn.dequantize", g.input("x", tensor("int8", 1, 8)), scale, zero)
+    relu = g("nn.relu", g("tanh", x))
+    graph = g.build(g("qnn.quantize", relu, scale, zero, dtype="int8"))
+    layer = is_op("qnn.quantize")(is_op("nn.dense"), wildcard(), wildcard())
+    backend = Fake("acc", [("layer", layer)])
+    found = explain(partition(graph, [backend], Pricing(Fake("host"), {}), PartitionOptions()))
+    (obstacle,) = found.obstacles
+    assert (obstacle.op, obstacle.nodes) == ("tanh+nn.relu", 1)
+    assert "is nn.relu, not nn.dense" in obstacle.reason

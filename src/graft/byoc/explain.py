@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from graft.byoc.candidates import Candidate, Refused
+from graft.byoc.candidates import Candidate, Candidates, Refused
 from graft.byoc.contract import HOST_BACKEND, Cost, Source
 from graft.byoc.explain_bodies import BodyFacts, body_facts
 from graft.byoc.explain_flips import Flip, Hint, flips, hints
@@ -20,6 +20,7 @@ from graft.byoc.problem import HOST, Choice, Problem, accelerator_regions, site_
 from graft.byoc.region import borders
 from graft.byoc.sizes import value_bytes
 from graft.byoc.trust import Demotion
+from graft.byoc.units import DEQUANTIZE, QUANTIZE, units_of
 
 _MOST_OBSTACLES = 10
 
@@ -186,7 +187,7 @@ def explain(
         tuple(_totals(partition, measured or {})),
         tuple(flips(partition)),
         tuple(hints(partition)),
-        tuple(_obstacles(nodes)),
+        tuple(_obstacles(partition.candidates, nodes)),
         tuple(demotions),
         tuple(_memory(partition)),
         tuple(body_facts(partition.candidates, view.names)),
@@ -371,15 +372,22 @@ def _totals(partition: Partition, measured: Mapping[str, float]) -> list[Total]:
     return result
 
 
-def _obstacles(nodes: Sequence[NodeFacts]) -> list[Obstacle]:
-    """What keeps most of the host's time on the host."""
+def _obstacles(candidates: Candidates, nodes: Sequence[NodeFacts]) -> list[Obstacle]:
+    """What keeps most of the host's time there; of quantised units it is what refuses the whole."""
+    units = {n: u for one in candidates.scopes for n, u in units_of(one.graph).items()}
+    facts = dict(zip(candidates.nodes, nodes, strict=True))
+    order = {node: number for number, node in enumerate(candidates.nodes)}
     counts: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for node in (one for one in nodes if one.backend == HOST_BACKEND):
-        able = {option.backend for option in node.alternatives}
-        seconds = sum(_per_node(option) for option in node.alternatives if option.chosen)
-        for backend in {refused.backend for refused in node.refusals} - able:
-            reason = next(r.reason for r in node.refusals if r.backend == backend)
-            counts[backend, node.op, reason].append(seconds)
+    for node, last in facts.items():
+        members = sorted(units.get(node, (node,)), key=order.__getitem__)
+        if last.backend != HOST_BACKEND or node is not members[-1]:
+            continue
+        able = {option.backend for option in last.alternatives}
+        seconds = sum(_per_node(o) for one in members for o in facts[one].alternatives if o.chosen)
+        names = [one.op.name for one in members if one.op.name not in (QUANTIZE, DEQUANTIZE)]
+        for backend in {refused.backend for refused in last.refusals} - able:
+            reason = next(r.reason for r in last.refusals if r.backend == backend)
+            counts[backend, "+".join(names) or last.op, reason].append(seconds)
     result = [Obstacle(*key, len(times), sum(times)) for key, times in counts.items()]
     result.sort(key=lambda item: (-item.seconds, item.backend, item.op, item.reason))
     return result[:_MOST_OBSTACLES]
