@@ -47,12 +47,19 @@ _OTHERS = (
     "ONNX Runtime gives its QNN provider all that this takes. A Q/DQ model of which it makes four"
     " regions, and the exact choice two, is on [that backend's page](backends/qnn.md#partitioning)."
 )
+_UNITS = (
+    "Networks are quantised by `graft quantize --data random --precision int8`, which quantises a"
+    " residual sum and the layer before it in one step. Of these backends only `fpga` has a pattern"
+    " for such a unit; regions of the others end there, and the host runs it, or the array if that"
+    " pays for rearranging its operands."
+)
 _UNREACHED = (
-    "Not reached: plans whose chips work at the same time (regions run one after the other), and"
-    " transfers over a bus: these backends share the host's memory, as on one system on a chip, and"
-    " what is counted is the rearranging of tensors on the host. Calls from the host to the chip"
-    " are counted as far as the backends declare them: 100 µs for `qnn` and 10 µs for `fpga`, both"
-    " assumed, nothing for the others, and 20 µs for each region on Graft's own side."
+    "Not reached: detectors (SSD-512), plans whose chips work at the same time (regions run one"
+    " after the other), and transfers over a bus: these backends share the host's memory, as on"
+    " one system on a chip, and what is counted is the rearranging of tensors on the host. Calls"
+    " from the host to the chip are counted as far as the backends declare them: 100 µs for"
+    " `qnn` and 10 µs for `fpga`, both assumed, nothing for the others, and 20 µs for each"
+    " region on Graft's own side."
 )
 
 
@@ -70,7 +77,8 @@ def report_lines(record: Record) -> list[str]:
     lines += ["", *paragraph(_COLUMNS), *heading("Who has what"), *paragraph(_TOGETHER), ""]
     together = [row for row in rows if len(row["targets"]) > 1]
     lines += _shares(together)
-    lines += ["", *_verdicts(together), *paragraph(_OTHERS), "", *paragraph(_UNREACHED)]
+    lines += ["", *_verdicts(together), *paragraph(_UNITS), "", *paragraph(_OTHERS), ""]
+    lines += paragraph(_UNREACHED)
     lines += [*heading("Backends"), "```text"]
     lines += [*record.data["backends"].splitlines(), "```", ""]
     return [*lines, *paragraph(str(record.made))]
@@ -89,8 +97,9 @@ def _host(slower: float) -> str:
 def _about(slower: float) -> str:
     if slower == 1:
         return (
-            "The host's prices are measured: what its integer kernels take within a run of the"
-            " network on a server's processor, which none of these chips would stand beside."
+            "The host's prices are measured, when a network is first placed: what its integer"
+            " kernels take within a run of the network on a server's processor, which none of these"
+            " chips would stand beside."
         )
     return (
         f"The same prices of the host times {slower:g}, its memory's included. The factor is"
