@@ -402,29 +402,3 @@ class ConvWriter(ImageWriter):
                 self.batch, plus(self.first_block, number), row, self.fresh("")
             )
         ]
-
-    def units_of(self, slab: Expr) -> Expr:
-        """The units of channels that a tile of a slab goes through at a time."""
-        channels = self.channels
-        if not channels.mixed:
-            return Const(self.units)
-        end = plus(times(slab, channels.slab), channels.slab - 1)
-        every = Const(channels.groups * channels.outputs - 1)
-        last = over(Binary(BinaryKind.MINIMUM, end, every), channels.outputs)
-        first = over(times(slab, channels.slab), channels.outputs)
-        return times(plus(minus(last, first), 1), channels.inputs // channels.unit)
-
-    def start(self, slab: Expr) -> Expr:
-        """The first input channel of a slab, as a multiple of a unit."""
-        channels = self.channels
-        scale = channels.inputs // channels.unit
-        if channels.groups == 1:
-            return Const(0)
-        if channels.mixed:
-            return times(over(times(slab, channels.slab), channels.outputs), scale)
-        if channels.slab % channels.outputs == 0:
-            return times(
-                slab,
-                channels.slab // channels.outputs * channels.inputs // channels.unit,
-            )
-        return times(over(slab, channels.outputs // channels.slab), scale)

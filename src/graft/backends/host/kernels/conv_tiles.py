@@ -12,7 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, over, plus, times
-from graft.backends.host.kernels.conv_plan import Phase
+from graft.backends.host.kernels.conv_plan import Channels, Phase
 from graft.backends.host.kernels.image import operands
 from graft.backends.host.kernels.integer_weights import unsigned
 from graft.backends.host.kernels.tile import Run, Tile
@@ -161,13 +161,13 @@ class ConvTiles:
         low, count = self.kernel_rows()
         body = For(ky, low, count, body)
         per_block = writer.data.block // channels.unit
-        position = plus(writer.start(slab), unit)
+        position = plus(_first_unit(channels, slab), unit)
         body = Let(lane, times(modulo(position, per_block), together), body)
         body = Let(block, over(position, per_block), body)
         first_unit = (
             times(writer.depth_index, writer.units) if writer.partial is not None else Const(0)
         )
-        return For(unit, first_unit, writer.units_of(slab), body)
+        return For(unit, first_unit, _units_read(writer, slab), body)
 
     def ask_ahead(self, tile: Expr, unit: Expr, ky: Expr, kx: Expr) -> tuple[Stmt, ...]:
         """Ask for this position's share of the next weights; `tile` is the tile's number among
@@ -256,6 +256,31 @@ class ConvTiles:
             return writer.store(self.coordinate(pixel, number, vector), known)
 
         return tile.each(store)
+
+
+def _units_read(writer: ConvWriter, slab: Expr) -> Expr:
+    """The units of channels that a tile of a slab goes through at a time."""
+    channels = writer.channels
+    if not channels.mixed:
+        return Const(writer.units)
+    end = plus(times(slab, channels.slab), channels.slab - 1)
+    every = Const(channels.groups * channels.outputs - 1)
+    last = over(Binary(BinaryKind.MINIMUM, end, every), channels.outputs)
+    first = over(times(slab, channels.slab), channels.outputs)
+    return times(plus(minus(last, first), 1), channels.inputs // channels.unit)
+
+
+def _first_unit(channels: Channels, slab: Expr) -> Expr:
+    """The first unit of input channels that a slab reads."""
+    scale = channels.inputs // channels.unit
+    if channels.groups == 1:
+        return Const(0)
+    if channels.mixed:
+        return times(over(times(slab, channels.slab), channels.outputs), scale)
+    if channels.slab % channels.outputs == 0:
+        groups = channels.slab // channels.outputs
+        return times(slab, groups * channels.inputs // channels.unit)
+    return times(over(slab, channels.outputs // channels.slab), scale)
 
 
 def lines_ahead(writer: ConvWriter) -> int:
