@@ -87,7 +87,7 @@ def _named_gathers(statements: list[Stmt]) -> list[Stmt]:
     """The statements with names for vectors that several of them gather.
 
     All are gathered before the first is used: gathers between comparisons wait for these, since
-    their masks go through the same register (a quarter of the time of short rows on Zen 4)."""
+    their masks go through the same register (a quarter of the time of short rows on Zen 5)."""
     uses: dict[Load, dict[int, set[Expr | None]]] = {}  # by position, in which lanes
     for position, one in enumerate(statements):
         if isinstance(one, Store):

@@ -92,10 +92,11 @@ def _convolution(plan: Plan, node: Node) -> None:
         plan.scale_operands(node.output, *codes, axes=0b11 if groups > 1 else 0b1)
 
 
-def _multiply(plan: Plan, operands: Sequence[Value], to: Any, *turns: bool) -> Value:
+def _multiply(plan: Plan, operands: Sequence[Value], to: Any, *transposed: bool) -> Value:
     rank = max(len(extents(value)) for value in operands)
     require(len(extents(operands[0])) > 1, "the first operand of the product is one row")
-    lifted = [plan.lifted(v, rank, turn) for v, turn in zip(operands, turns, strict=True)]
+    pairs = zip(operands, transposed, strict=True)
+    lifted = [plan.lifted(value, rank, is_transposed) for value, is_transposed in pairs]
     call = [{"any": 0}, {"any": 1}, None, {}]
     return plan.step("matmul", lifted, to, call, SOURCE, WEIGHTS)
 

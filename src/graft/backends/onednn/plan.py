@@ -115,10 +115,12 @@ class Plan:
         shape = [extents(value)[axis] for axis in axes]
         return self.step("memory_desc_permute_axes", [value], to or shape, [{"axes": inverse}])
 
-    def lifted(self, value: Value, rank: int, turn: bool = False) -> Value:
-        """A value with more axes in front, its matrices turned if need be."""
+    def lifted(self, value: Value, rank: int, is_transposed: bool = False) -> Value:
+        """A value with more axes in front, its matrices transposed if need be."""
         value = self.shaped(value, (1,) * (rank - len(extents(value))) + extents(value))
-        return self.permuted(value, [*range(rank - 2), rank - 1, rank - 2]) if turn else value
+        if not is_transposed:
+            return value
+        return self.permuted(value, [*range(rank - 2), rank - 1, rank - 2])
 
     def fuse(self, value: Value, to: Value, post: list[Any], *operands: Value) -> bool:
         """Do more in the step that makes a value, if nobody else waits for that."""
