@@ -121,7 +121,7 @@ def _grouped(array: Array, heads: int) -> Array:
     return array if groups == 1 else np.repeat(array, groups, axis=1)
 
 
-def _visible(
+def visible_keys(
     attrs: AttentionAttrs, queries: int, keys: int, kv_lengths: Array | None, offset: Array | None
 ) -> Array:
     """Which keys each query may see, but for the mask: bool[batch or 1, 1, queries, keys]."""
@@ -196,7 +196,7 @@ def _attention(
     keys = _grouped(key, heads).astype(dtype)
     raw = np.matmul(query.astype(dtype) * scale, keys.swapaxes(-1, -2))
     capped = raw if attrs.softcap == 0 else attrs.softcap * np.tanh(raw / attrs.softcap)
-    bias = _bias(_visible(attrs, queries, key.shape[2], kv_lengths, offset), mask, dtype)
+    bias = _bias(visible_keys(attrs, queries, key.shape[2], kv_lengths, offset), mask, dtype)
     biased = capped + bias
     weights = _probabilities(biased, bias, attrs.softmax_dtype)
     result = np.matmul(weights, _grouped(value, heads).astype(dtype)).astype(query.dtype)

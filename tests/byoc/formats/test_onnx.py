@@ -15,6 +15,7 @@ from graft.byoc.formats.onnx_writer import WRITERS
 from graft.byoc.kit import conformance
 from graft.byoc.kit.trial import attempt
 from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
 
@@ -74,6 +75,53 @@ def test_both_forms_of_gelu_and_slopes_of_fewer_axes() -> None:
     right(one("nn.gelu", (3, 5)))
     right(one("nn.prelu", (2, 4, 4), (4,)))
     right(one("nn.prelu", (2, 4, 3), (4, 1)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"scale": 0.3, "softcap": 1.5},
+        {"causal": True},
+        {"left_window": 1, "right_window": 0, "offset": -3},  # the first queries see no key
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_attention_is_two_products_and_a_softmax(given: dict[str, Any], key_heads: int) -> None:
+    right(one("nn.attention", (2, 4, 5, 8), *[(2, key_heads, 7, 8)] * 2, **given))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float32"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_masked_attention_gives_zeros_for_rows_that_see_no_key(dtype: str, causal: bool) -> None:
+    build = Builder()
+    shapes = (1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 6)
+    operands = [build.input(f"x{n}", tensor("float32", *shape)) for n, shape in enumerate(shapes)]
+    operands.append(build.input("mask", tensor(dtype, 3, 5)))
+    graph = build.build(build("nn.attention", *operands, causal=causal))
+    generator = np.random.default_rng(0)
+    feeds: list[Any] = [generator.standard_normal(shape, np.float32) for shape in shapes]
+    seen = generator.random((3, 5)) < 0.7
+    seen[1] = False
+    feeds.append(seen if dtype == "bool" else np.where(seen, 0.5, -np.inf).astype(np.float32))
+    (result,) = OnnxRuntime().load(to_onnx(graph).SerializeToString())(feeds, [])
+    (expected,) = evaluate(graph, feeds)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+    assert not result[:, :, 1].any()
+
+
+def test_attention_at_positions_of_run_time_is_refused() -> None:
+    build = Builder()
+    operands = [build.input(f"x{n}", tensor("float32", 1, 2, 3, 4)) for n in range(3)]
+    lengths = build.input("lengths", tensor("int64", 1))
+    graph = build.build(build("nn.attention", *operands, None, lengths))
+    assert "known at run time only" in reason(graph)
+    assert "nothing to attend" in reason(one("nn.attention", (1, 2, 3, 4), *[(1, 2, 0, 4)] * 2))
+
+
+def test_a_scalar_that_is_padded() -> None:
+    right(one("nn.pad", (), pad_width=()))
 
 
 def test_scalars_stay_scalars() -> None:

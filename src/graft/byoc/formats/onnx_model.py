@@ -15,7 +15,7 @@ from onnx import helper
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Match, PatternTable
-from graft.byoc.formats import onnx_operators
+from graft.byoc.formats import onnx_attention, onnx_operators
 from graft.byoc.formats.onnx_writer import OPSET, WRITERS, Writer, onnx_dtype
 from graft.byoc.formats.operands import unbound, unfit
 from graft.ir.graph import Graph, Node, Value
@@ -24,7 +24,7 @@ from graft.ops import OPS
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
 
-FAMILIES = (onnx_operators,)  # importing it fills the table
+FAMILIES = (onnx_operators, onnx_attention)  # importing them fills the table
 _IR_VERSION = 9
 # What is quantised to these takes the next opset, in which nothing else that is written differs.
 _NEWER = (DType.INT16, DType.UINT16, DType.INT4, DType.UINT4)

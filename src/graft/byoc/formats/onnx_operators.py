@@ -277,6 +277,9 @@ def _strided_slice(writer: Writer, node: Node) -> None:
 @writes("nn.pad")
 def _pad(writer: Writer, node: Node) -> None:
     attrs = node.attrs
+    if not attrs.pad_width:  # of a scalar, which ONNX Runtime refuses
+        writer.emit("Identity", [node.args[0].name], names(node.outputs))
+        return
     if attrs.mode == "reflect":
         _check_reflection(node)
     inputs = [node.args[0].name, writer.integers(node, "pads", attrs.pad_width)]
