@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.backends.host.symbolic import Binding, Build, Sizes, check, graph_of, kernel_of
 
-from graft.base.dims import symbol
+from graft.base.dims import broadcast_dim, dim_min, symbol
 from graft.base.dtypes import DType
 from graft.ir.graph import Value
 from graft.loop.print import to_text
@@ -164,6 +164,11 @@ add("softmax", lambda s: s("nn.softmax", s.input(s.n, s.m)))
 add("softmax of known rows", lambda s: s("nn.softmax", s.input(s.n, 37)), ONE)
 add("softmax along columns", lambda s: s("nn.softmax", s.input(3, s.n, s.m), axis=1))
 add("softmax of halves", lambda s: s("nn.softmax", s.input(s.n, s.m, dtype="float16")))
+add(
+    "softmax of rows whose extent is a condition",
+    lambda s: s("nn.softmax", s.input(3, broadcast_dim(dim_min(s.n - s.m, 2 * s.m), s.n - 5))),
+    [{"n": n, "m": 5} for n in (5, 7, 12, 15)],
+)
 add("log softmax", lambda s: s("nn.log_softmax", s.input(s.n, s.m)))
 add(
     "layer norm",

@@ -8,7 +8,7 @@ whoever calls the kernel computes it once, and no loop has to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -42,9 +42,19 @@ class Extents:
         """The dim over the kernel's scalars."""
         return map_atoms(self._named_atom, dim)
 
+    def size(self, dim: AnyDim) -> AnyDim:
+        """The extent of a tensor over the kernel's scalars.
+
+        No extent is negative, so one that is not provably a natural number (a slice up to bounds
+        that are themselves computed from sizes) still is a scalar: as an expression in the kernel,
+        its conditions would keep the schedules of several reductions from being told equal."""
+        if isinstance(dim, IndexExpr) and not all(map(_is_natural, _atoms(dim))):
+            return self._scalar(dim)
+        return self.named(dim)
+
     def _named_atom(self, atom: Atom) -> AnyDim:
-        whole = IndexExpr((((atom,), 1),))
-        if at_least(whole, 0):
+        whole = _dim_of(atom)
+        if _is_natural(atom):
             return self._scalar(whole)
         # Scalars count as natural numbers, so what may be negative is computed in the kernel.
         return substitute(whole, {n: self._scalar(symbol(n)) for n in sorted(symbols_of(whole))})
@@ -91,3 +101,15 @@ class Extents:
         """What a function's scalar parameters stand for, in order."""
         dims = {name: dim for dim, name in self._scalars.items()}
         return tuple(dims[one.name] for one in function.parameters if isinstance(one, Var))
+
+
+def _atoms(dim: IndexExpr) -> Iterator[Atom]:
+    return (atom for monomial, _ in dim.terms for atom in monomial)
+
+
+def _dim_of(atom: Atom) -> IndexExpr:
+    return IndexExpr((((atom,), 1),))
+
+
+def _is_natural(atom: Atom) -> bool:
+    return at_least(_dim_of(atom), 0)

@@ -45,7 +45,7 @@ class View:
 
     def shape(self, value: Value) -> Shape:
         """The shape under which a value is seen."""
-        return tuple(self.extents.named(dim) for dim in shape_of(value))
+        return tuple(self.extents.size(dim) for dim in shape_of(value))
 
     def packed(self, _value: Value, array: Array) -> Array:
         """A constant as the kernel reads it."""
@@ -96,7 +96,7 @@ class AlongAxis(View):
     def shape(self, value: Value) -> Shape:
         shape = shape_of(value)
         behind = (self.extents.total(shape[self.axis + 1 :]),) if shape[self.axis + 1 :] else ()
-        row = self.extents.named(shape[self.axis])
+        row = self.extents.size(shape[self.axis])
         return self.extents.total(shape[: self.axis]), row, *behind
 
     def operator(self, node: Node) -> tuple[str, Attrs] | None:
@@ -188,7 +188,7 @@ class Pixels(View):
         if len(dims) < len(whole):
             return () if product(dims) == 1 else dims  # a bias is a list
         pixels = self.extents.total(whole[2:]) if dims[2:] == whole[2:] else 1
-        return (*(self.extents.named(dim) for dim in dims[:2]), pixels)
+        return (*(self.extents.size(dim) for dim in dims[:2]), pixels)
 
     def packed(self, value: Value, array: Array) -> Array:
         return array.reshape(array.shape[:2]) if value is self.anchor.args[1] else array
