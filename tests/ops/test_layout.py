@@ -53,6 +53,16 @@ def test_native(source: str, target: str, dtype: str) -> None:
     np.testing.assert_array_equal(result, image(target).astype(dtype))
 
 
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_native_of_symbolic_images(source: str, target: str) -> None:
+    names = {"N": symbol("n"), "H": symbol("h"), "W": symbol("w")}
+    letters = "NCHWc" if source == "NCHW16c" else source
+    shape = [names.get(*one) for one in zip(letters, SHAPES[source], strict=True)]
+    module = graft.compile(transform(source, target, tensor("float32", *shape)), strict=True)
+    (result,) = module.run(None, {"x": image(source)})
+    np.testing.assert_array_equal(result, image(target))
+
+
 def test_native_with_what_is_around_it() -> None:
     build = Builder()
     x = build.input("x", tensor("float32", 1, 16, 3, 5))

@@ -7,14 +7,13 @@ a reshape, a transpose and a reshape.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from graft.base.dim_questions import provably_no_multiple
-from graft.base.dims import UNKNOWN, AnyDim, product
+from graft.base.dims import UNKNOWN, product
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind
@@ -115,24 +114,18 @@ def _meaning(attrs: LayoutTransformAttrs, data: Array) -> Array:
 
 @te.expresses("layout_transform")
 def _express_layout_transform(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
-    """Axes apart, in another order, and together again."""
-    if not all(isinstance(extent, int) for extent in te.sizes(data)):
-        return te.Unexpressed("the axes are known only at run time")
-    change = rearrangement(attrs.src_layout, attrs.dst_layout, te.sizes(data))
-    split, turned, result = change.extents
+    """Each axis is found by its letter, so extents need not be known."""
+    has, wants = block_of(attrs.src_layout), block_of(attrs.dst_layout)
+    source, target = (
+        "NCHWc" if block_of(layout) else layout for layout in (attrs.src_layout, attrs.dst_layout)
+    )
 
     def element(*indices: Term) -> Term:
-        at = _as(indices, result, turned)
-        apart = [at[change.axes.index(axis)] for axis in range(len(split))]
-        return te.read(data, _as(apart, split, te.sizes(data)))
+        at = dict(zip(target, indices, strict=True))
+        if has and not wants:
+            at |= {"C": at["C"] // has, "c": at["C"] % has}
+        elif wants and not has:
+            at["C"] = at["C"] * wants + at["c"]
+        return te.read(data, [at[letter] for letter in source])
 
     return out.of(element)
-
-
-def _as(
-    indices: Sequence[Term], shape: Sequence[AnyDim], other: Sequence[AnyDim]
-) -> Sequence[Term]:
-    """The indices of the same element of the same data in another shape."""
-    if tuple(shape) == tuple(other):
-        return indices
-    return te.unravelled(te.linear(indices, tuple(shape)), tuple(other))
