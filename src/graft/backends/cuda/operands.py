@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from graft.backends.cuda.problem import CHUNK, Product, Window
-from graft.backends.cuda.storage import CHANNELS_LAST, Storage
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
+from graft.byoc.formats.storage import CHANNELS_LAST, Storage
 from graft.ir.graph import Node, Value
 
 

@@ -23,9 +23,9 @@ from graft.backends.cuda.operands import Operands, product_of, shape_of
 from graft.backends.cuda.problem import CHUNK, Product, ProductSchedule
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import choose_schedule
-from graft.backends.cuda.storage import CHANNELS_LAST, Storage
-from graft.backends.cuda.tensors import Strided, Tensors, strided
 from graft.base.dtypes import Array, DType
+from graft.byoc.formats.storage import CHANNELS_LAST, Storage
+from graft.byoc.formats.tensors import Strided, Tensors, strided
 from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.op import Kind
 from graft.ir.types import TensorType

@@ -13,8 +13,8 @@ from typing import Any
 
 from graft.backends.cuda.operands import Operands, shape_of
 from graft.backends.cuda.problem import Product, Window
-from graft.backends.cuda.storage import CHANNELS_LAST, Storage
 from graft.base.dtypes import DType
+from graft.byoc.formats.storage import CHANNELS_LAST, Storage
 from graft.ir.graph import Node, Value
 
 # Modes of pointwise operations, as cuDNN numbers them.

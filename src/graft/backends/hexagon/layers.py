@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graft.backends.cuda.storage import Storage
 from graft.backends.hexagon.hvx import (
     Border,
     Window,
@@ -25,6 +24,7 @@ from graft.backends.hexagon.units import (
     storage_of,
 )
 from graft.base.dtypes import Array, DType
+from graft.byoc.formats.storage import Storage
 from graft.ir.graph import Node
 from graft.ops.window import WindowAttrs
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graft.backends.cuda.storage import Storage
-from graft.backends.cuda.tensors import Tensors
 from graft.backends.hexagon import layers
 from graft.backends.hexagon.code import Step, buffers_of
 from graft.backends.hexagon.kernel import SLACK, VECTOR
 from graft.backends.hexagon.units import Unit, lower_unit, shape_of, storage_of
 from graft.base.dtypes import Array
+from graft.byoc.formats.storage import Storage
+from graft.byoc.formats.tensors import Tensors
 from graft.byoc.sizes import node_work
 from graft.ir.graph import Graph, Node, Value
 from graft.llvm.types import byte_size

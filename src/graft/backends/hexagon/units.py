@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graft.backends.cuda.storage import CHANNELS_LAST, Storage
-from graft.backends.cuda.tensors import Tensors
 from graft.backends.hexagon.hvx import Codes, Operand8, join_kernel, pointwise_kernel
 from graft.base.dtypes import Array, DType
+from graft.byoc.formats.storage import CHANNELS_LAST, Storage
+from graft.byoc.formats.tensors import Tensors
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from graft.backends.cuda.storage import Storage
 from graft.base.bounds import Range
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
+from graft.byoc.formats.storage import Storage
 from graft.ir.graph import Node, Value
 from graft.loop.index import polynomial
 from graft.loop.ir import Binary, BinaryKind, Cast, Const, Expr, Load

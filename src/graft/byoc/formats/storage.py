@@ -1,4 +1,4 @@
-"""How values lie in the GPU's memory: element type, order of axes, and padding of the last one.
+"""How values lie in a device's memory: element type, order of axes, and padding of the last one.
 
 Values mean what the graph says (float32, NCHW); how they are stored is the backend's own affair.
 Tensor expressions read and write the stored form through two views, so that every kernel that is
