@@ -147,6 +147,18 @@ def _layer(
     return make
 
 
+def _and_sum(
+    layer: Callable[[Unit], tuple[Value, Value]], *shape: int
+) -> Callable[[Unit], tuple[Value, Value]]:
+    """A layer, and a tensor of another scale added to what it makes."""
+
+    def make(unit: Unit) -> tuple[Value, Value]:
+        sums, other = layer(unit), unit.data("y", *shape)
+        return unit.bytes("add", sums[0], other[0]), unit.exact("add", sums[1], other[1])
+
+    return make
+
+
 IMAGE = (1, 5, 9, 8)
 UNITS = {
     "convolution": _layer("nn.conv2d", IMAGE, (6, 5, 3, 3), padding=(1, 1, 1, 1)),
@@ -158,6 +170,10 @@ UNITS = {
         "nn.conv2d_transpose", IMAGE, (5, 4, 3, 3), 1, strides=(2, 2), padding=(1, 1, 1, 1)
     ),
     "dense": _layer("nn.dense", (3, 17), (4, 17)),
+    "convolution and sum": _and_sum(
+        _layer("nn.conv2d", IMAGE, (6, 5, 3, 3), padding=(1, 1, 1, 1)), 1, 6, 9, 8
+    ),
+    "dense and sum": _and_sum(_layer("nn.dense", (5, 17), (30, 17)), 5, 30),
     "add": _on("add", IMAGE, IMAGE),
     "subtract": _on("subtract", (4, 7), (4, 7)),
     "multiply": _on("multiply", IMAGE, (1, 5, 1, 8)),

@@ -209,6 +209,16 @@ def _layer(name: str, data: tuple[int, ...], weight: tuple[int, ...], **attrs: A
     return make
 
 
+def _and_sum(layer: Make, *shape: int) -> Make:
+    """A layer, and a tensor of another scale added to what it makes."""
+
+    def make(unit: Unit) -> tuple[Value, Value]:
+        sums, other = layer(unit), unit.data("y", *shape)
+        return unit.bytes("add", sums[0], other[0]), unit.exact("add", sums[1], other[1])
+
+    return make
+
+
 IMAGE = (1, 5, 9, 8)
 ROUND = {"padding": (1, 1, 1, 1)}
 # Units that vectors compute: the kernels of each, in order.
@@ -231,6 +241,18 @@ VECTORS: dict[str, tuple[Make, list[str]]] = {
         ["border", "window"],
     ),
     "dense": (_layer("nn.dense", (5, 17), (300, 17)), ["border", "product"]),
+    "conv and sum": (
+        _and_sum(_layer("nn.conv2d", IMAGE, (200, 5, 3, 3), **ROUND), 1, 200, 9, 8),
+        ["border", "product"],
+    ),
+    "depthwise and sum": (
+        _and_sum(_layer("nn.conv2d", IMAGE, (5, 1, 3, 3), groups=5, **ROUND), *IMAGE),
+        ["border", "window"],
+    ),
+    "dense and sum": (
+        _and_sum(_layer("nn.dense", (5, 17), (30, 17)), 5, 30),
+        ["border", "product"],
+    ),
     "add": (_on("add", IMAGE, IMAGE), ["pointwise"]),
     "subtract": (_on("subtract", (4, 7), (4, 7)), ["pointwise"]),
     "multiply": (_on("multiply", IMAGE, IMAGE), ["pointwise"]),

@@ -122,10 +122,17 @@ class Lowering:
             raise UnsupportedError("a concatenation is not quantised right behind it")
         return found
 
-    def bytes_of(self, value: Value) -> Real:
-        """As `real`, of what is not computed yet: operands of layers."""
+    def unbounded(self, value: Value) -> Real:
+        """As `real`, of integers that stand for floats as they are: bytes, or sums."""
         found = self.real(value)
-        if found.tensor.dtype != "INT8" or found.table is not None or not _unbounded(found):
+        if found.table is not None or (found.low, found.high) != (-math.inf, math.inf):
+            raise UnsupportedError(f"%{value.name} is a function of its integers")
+        return found
+
+    def bytes_of(self, value: Value) -> Real:
+        """As `unbounded`, of what is not computed yet: operands of layers."""
+        found = self.unbounded(value)
+        if found.tensor.dtype != "INT8":
             raise UnsupportedError(f"%{value.name} is not a tensor of bytes")
         return found
 
@@ -149,10 +156,6 @@ class Lowering:
             tensor = self.tosa.rescale(tensor, factor, whole.largest, whole.zero, zero)
         bounds = _codes(np.array([whole.low, whole.high]), scale, zero)
         return self.tosa.clamp(tensor, *map(int, bounds))
-
-
-def _unbounded(real: Real) -> bool:
-    return (real.low, real.high) == (-math.inf, math.inf)
 
 
 def _codes(floats: Array, scale: Array, zero: int) -> Array:

@@ -15,7 +15,7 @@ from graft.base.errors import UnsupportedError
 from graft.ir.graph import Node
 
 _ACCUMULATOR = tosa_serializer.DType.INT32
-_HEADROOM = 20  # bits below a step in which two tensors are added
+_SUM_BITS = 29  # of what is added in 32
 
 
 @lowers("nn.conv2d", "nn.conv2d_transpose")
@@ -196,17 +196,18 @@ def _multiply(lowering: Lowering, node: Node) -> Real:
 
 @lowers("add", "subtract")
 def _sum(lowering: Lowering, node: Node) -> Real:
-    """In steps so fine that what is rounded before the sum does not show behind it."""
+    """Of two tensors, or of the sums of a layer and a tensor, in steps so fine that what is rounded
+    before the sum does not show behind it."""
     pair = _pair(lowering, node)
-    step = np.maximum(*(one.scale for one in pair)) / (1 << _HEADROOM)
+    step = sum(one.largest * one.scale.max() for one in pair) / (1 << _SUM_BITS)
     wide = [_widened(lowering, one, one.scale / step) for one in pair]
     name = "ADD" if node.op.name == "add" else "SUB"
     tensor = lowering.tosa.call(name, wide, shape_of(node.output), dtype="INT32")
-    return Real(tensor, step, largest=sum(one.largest for one in pair) << _HEADROOM)
+    return Real(tensor, np.asarray(step), largest=1 << _SUM_BITS)
 
 
 def _pair(lowering: Lowering, node: Node) -> list[Real]:
-    pair = [lowering.bytes_of(value) for value in node.args]
+    pair = [lowering.unbounded(value) for value in node.args]
     if any(len(one.tensor.shape) != len(shape_of(node.output)) for one in pair):
         raise UnsupportedError("TOSA does not broadcast tensors of different ranks")
     return pair

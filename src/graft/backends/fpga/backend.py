@@ -22,17 +22,8 @@ from graft.byoc.formats.quantized import (
     quantized_layer,
 )
 from graft.ir.graph import Graph
-from graft.rewrite.pattern import Pattern, is_constant, is_op, wildcard
+from graft.rewrite.pattern import is_op, wildcard
 from graft.rewrite.rule import Refusal
-
-
-def _residual(name: str) -> Pattern:
-    """A layer and a tensor added to it before both are quantised."""
-    product = is_op(name)(dequantized(wildcard()), dequantized(is_constant()))
-    bias = dequantized(is_constant().has_dtype("int32"))
-    biased = product.optional(lambda x: is_op("nn.bias_add")(x, bias))
-    whole = is_op("add")(biased, dequantized(wildcard()))
-    return quantized(whole.optional(lambda x: is_op(*ACTIVATIONS)(x)))
 
 
 class Fpga(Backend):
@@ -57,7 +48,6 @@ class Fpga(Backend):
         operand = dequantized(wildcard())
         pair = is_op("add", "subtract")(operand, dequantized(wildcard()))
         return [
-            *((f"quantized {name} and sum", _residual(name)) for name in LAYERS),
             *((f"quantized {name}", quantized_layer(name)) for name in LAYERS),
             ("quantized sum", quantized(pair.optional(lambda x: is_op(*ACTIVATIONS)(x)))),
             ("quantized mean", quantized(is_op("mean")(operand))),

@@ -76,11 +76,14 @@ def _channel_blocks(kernel: Kernel, channels: int) -> Iterator[tuple[Term, Term,
             yield number, number * VECTOR, VECTOR // WORDS
 
 
-def product_kernel(window: Window, run: int, channels: int, codes: Codes) -> Function:
+def product_kernel(
+    window: Window, run: int, channels: int, codes: Codes, added: Operand8 | None = None
+) -> Function:
     """Convolutions and products of matrices: each tap of a window is `run` words of data.
 
     Weights are vectors of 32 channels, four bytes of each: of a block of up to four such vectors
-    first all products of a tap, then the next. `bias` and `multiplier` are for single channels."""
+    first all products of a tap, then the next. `bias` and `multiplier` are for single channels,
+    and `added` is a tensor like the result."""
     images, rows, columns = window.result
     kernel = Kernel()
     padded = -(-channels // WORDS) * WORDS
@@ -90,7 +93,7 @@ def product_kernel(window: Window, run: int, channels: int, codes: Codes) -> Fun
     bias, multiplier = (
         kernel.parameter(name, DType.INT32, padded) for name in ("bias", "multiplier")
     )
-    result = kernel.parameter("result", codes.dtype, window.pixels * channels)
+    finish = _Finish(kernel, window.pixels * channels, codes, added)
     sums = kernel.registers("sums", _SUMS * WORDS)
     words = kernel.registers("words", VECTOR)
     most = min(columns, _MOST_PIXELS, _SUMS // min(-(-channels // WORDS), 4))
@@ -125,17 +128,39 @@ def product_kernel(window: Window, run: int, channels: int, codes: Codes) -> Fun
                 for q in range(vectors):
                     total = vector(sums, (p * vectors + q) * WORDS, WORDS)
                     factor = vector(multiplier, channel + q * WORDS, WORDS)
-                    kernel.store(words, q * WORDS, codes.of(total, factor))
-                _store_codes(kernel, result, (pixel + p) * channels + channel, words)
+                    kernel.store(words, q * WORDS, finish.scaled(total, factor))
+                finish.store((pixel + p) * channels + channel, words)
     return kernel.function("product")
 
 
-def _store_codes(kernel: Kernel, result: Buffer, index: Operand, words: Buffer) -> None:
-    kernel.store(result, index, cast(result.dtype, vector(words, 0, VECTOR)))
+class _Finish:
+    """How the sums of a kernel become its result: scaled, added to, rounded and stored."""
+
+    def __init__(self, kernel: Kernel, count: int, codes: Codes, added: Operand8 | None) -> None:
+        self._kernel, self._codes, self._added = kernel, codes, added
+        self._other = kernel.parameter("added", added.dtype, count) if added else None
+        self._result = kernel.parameter("result", codes.dtype, count)
+
+    def scaled(self, sums: Term, multiplier: Operand) -> Term:
+        """Words that hold codes, or what they are made of once something is added."""
+        words = scaled(sums, self._codes.left, multiplier)
+        return words if self._added else self._codes.rounded(words)
+
+    def store(self, index: Operand, words: Buffer) -> None:
+        """The codes of 128 elements."""
+        total = vector(words, 0, VECTOR)
+        if self._added and self._other:
+            total = self._codes.rounded(total + self._added.words(self._other, index))
+        self._kernel.store(self._result, index, cast(self._codes.dtype, total))
 
 
 def window_kernel(
-    window: Window, channels: int, codes: Codes, is_weighted: bool = False, is_max: bool = False
+    window: Window,
+    channels: int,
+    codes: Codes,
+    is_weighted: bool = False,
+    is_max: bool = False,
+    added: Operand8 | None = None,
 ) -> Function:
     """Depthwise convolutions and pools: channels have windows of their own."""
     images, rows, columns = window.result
@@ -146,7 +171,7 @@ def window_kernel(
     bias, multiplier = (
         kernel.parameter(name, DType.INT32, padded) for name in ("bias", "multiplier")
     )
-    result = kernel.parameter("result", codes.dtype, window.pixels * channels)
+    finish = _Finish(kernel, window.pixels * channels, codes, added)
     words = kernel.registers("words", VECTOR)
     unrolled = taps <= _UNROLLED
     with kernel.loop(images) as image, kernel.loop(rows) as row, kernel.loop(columns) as column:
@@ -167,8 +192,8 @@ def window_kernel(
                 total = maximum(total, codes_here) if is_max else total + codes_here
                 kernel.store(words, 0, total)
             total = vector(words, 0, VECTOR) + vector(bias, channel, VECTOR)
-            kernel.store(words, 0, codes.of(total, vector(multiplier, channel, VECTOR)))
-            _store_codes(kernel, result, pixel * channels + channel, words)
+            kernel.store(words, 0, finish.scaled(total, vector(multiplier, channel, VECTOR)))
+            finish.store(pixel * channels + channel, words)
     return kernel.function("window")
 
 

@@ -16,8 +16,10 @@ import numpy as np
 from graft.backends.hexagon import layers
 from graft.backends.hexagon.code import Step, buffers_of
 from graft.backends.hexagon.kernel import SLACK, VECTOR
-from graft.backends.hexagon.units import Unit, lower_unit, shape_of, storage_of
+from graft.backends.hexagon.units import lower_unit, storage_of
 from graft.base.dtypes import Array
+from graft.base.errors import UnsupportedError
+from graft.byoc.formats.integer_units import Unit, extents
 from graft.byoc.formats.storage import Storage
 from graft.byoc.formats.tensors import Tensors
 from graft.byoc.sizes import node_work
@@ -65,7 +67,7 @@ class Planner:
 
     def run(self) -> Plan:
         for value in self.graph.inputs:
-            self.make(value, Storage.row_major(value.dtype, shape_of(value)))
+            self.make(value, Storage.row_major(value.dtype, extents(value)))
         for node, unit in self._parts():
             planned = len(self._steps)
             if unit is None:
@@ -74,7 +76,7 @@ class Planner:
                 del self._steps[planned:]
                 self._express(unit.nodes)
         outputs = [
-            self.require(value, Storage.row_major(value.dtype, shape_of(value)))
+            self.require(value, Storage.row_major(value.dtype, extents(value)))
             for value in self.graph.outputs
         ]
         return self._laid_out([self._places[value][0] for value in self.graph.inputs], outputs)
@@ -85,12 +87,20 @@ class Planner:
         for node in reversed(self.graph.nodes):
             if node.op.name == "constant" or not needed.intersection(node.outputs):
                 continue
-            unit = _unit_of(node, self.graph)
+            unit = self._unit(node)
             inside = unit.nodes if unit else (node,)
             made = {value for one in inside for value in one.outputs}
             needed.update(value for one in inside for value in one.args if value not in made)
             parts.append((node, unit))
         return parts[::-1]
+
+    def _unit(self, node: Node) -> Unit | None:
+        """What a node ends, if that is a whole unit."""
+        unit = Unit(node, self.graph)
+        try:
+            return unit if node.op.name == "qnn.quantize" and unit.nodes else None
+        except UnsupportedError:  # it quantises floats
+            return None
 
     # Buffers and storage.
 
@@ -109,7 +119,7 @@ class Planner:
     def located(self, value: Value) -> tuple[str, Storage]:
         """The buffer and the storage of a value."""
         if value not in self._places:
-            storage = Storage.row_major(value.dtype, shape_of(value))
+            storage = Storage.row_major(value.dtype, extents(value))
             self._places[value] = self.constant(storage.pack(self.literals[value])), storage
         return self._places[value]
 
@@ -149,7 +159,7 @@ class Planner:
             return
         name, storage = self.located(node.args[0])
         moved = tuple(order.index(axis) for axis in storage.order)
-        self._places[node.output] = name, Storage(storage.dtype, shape_of(node.output), moved)
+        self._places[node.output] = name, Storage(storage.dtype, extents(node.output), moved)
 
     def _express(self, nodes: Sequence[Node]) -> None:
         """A step for each result of the last node, which computes what it reads on its way."""
@@ -213,25 +223,9 @@ def _count(buffer: Buffer) -> int:
     return math.prod(int(one.value) for one in buffer.extents if isinstance(one, Const))
 
 
-def _unit_of(node: Node, graph: Graph) -> Unit | None:
-    """The unit that a quantisation ends: all floats on the way from dequantisations to it."""
-    if node.op.name != "qnn.quantize":
-        return None
-    inside, waiting = {node}, [node.args[0]]
-    while waiting:
-        value = waiting.pop()
-        producer = graph.producers.get(value)
-        if producer is None or not value.dtype.is_float:
-            return None
-        if producer.op.name != "constant" and producer not in inside:
-            inside.add(producer)
-            waiting += () if producer.op.name == "qnn.dequantize" else producer.args
-    return Unit(tuple(one for one in graph.nodes if one in inside), graph)
-
-
 def _moved_axes(node: Node) -> tuple[int, ...] | None:
     """For each axis of a result the one of the operand that it is, where nothing else is done."""
-    rank = len(shape_of(node.output))
+    rank = len(extents(node.output))
     if node.op.name == "transpose":
         axes = node.attrs.axes
         return tuple(range(rank))[::-1] if axes is None else tuple(axis % rank for axis in axes)

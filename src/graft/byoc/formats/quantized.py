@@ -34,11 +34,13 @@ def quantized(value: Pattern) -> Pattern:
 
 
 def quantized_layer(*names: str) -> Pattern:
-    """A product with constant weights, with its bias and its activation where it has them."""
+    """A product with constant weights, with its bias, the tensor added to it (the shortcut of a
+    residual block, whose scale is its own) and its activation where it has them."""
     product = is_op(*names)(dequantized(wildcard()), dequantized(is_constant()))
     bias = dequantized(is_constant().has_dtype("int32"))
     biased = product.optional(lambda x: is_op("nn.bias_add")(x, bias))
-    return quantized(biased.optional(lambda x: is_op(*ACTIVATIONS)(x)))
+    summed = biased.optional(lambda x: is_op("add")(x, dequantized(wildcard())))
+    return quantized(summed.optional(lambda x: is_op(*ACTIVATIONS)(x)))
 
 
 def quantized_units(unary: Sequence[str] = UNARY) -> PatternTable:

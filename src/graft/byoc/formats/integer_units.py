@@ -1,0 +1,267 @@
+"""Quantised units as integer arithmetic: a quantisation in, codes, scales, bounds and sums out.
+
+A unit's floats are integers times a scale. Code generators for integers compute its sums exactly,
+and make codes of them by one multiplication and one rounding. What has no such form is refused by
+an `UnsupportedError`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from graft.base.dtypes import Array, DType
+from graft.base.errors import UnsupportedError
+from graft.byoc.formats.quantized import ACTIVATIONS
+from graft.ir.evaluate import run_op
+from graft.ir.graph import Graph, Node, Value
+
+BYTES = (DType.INT8, DType.UINT8)
+SIGN = 128  # between signed bytes and unsigned ones
+FREE = (-math.inf, math.inf)  # bounds of what nothing clips
+
+
+def extents(value: Value) -> tuple[int, ...]:
+    """A static shape."""
+    return tuple(int(str(extent)) for extent in value.tensor.shape or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Floats by their codes, (codes - zero) × scale; several scales go along `axis`."""
+
+    value: Value
+    scale: Array
+    zero: Array
+    axis: int
+    array: Array | None = None  # the codes, where they are constant
+
+    @property
+    def step(self) -> float:
+        """The one scale of a tensor of bytes."""
+        if self.scale.size * self.zero.size > 1 or self.value.dtype not in BYTES:
+            raise UnsupportedError(f"%{self.value.name} is not int8 or uint8 with one scale")
+        return float(self.scale.reshape(()))
+
+    @property
+    def offset(self) -> int:
+        """The one zero point, counted from the lowest code."""
+        return int(self.zero.reshape(-1)[0]) - int(np.iinfo(self.value.dtype.numpy).min)
+
+    @property
+    def farthest(self) -> int:
+        """How far a code can be from the zero point."""
+        return max(self.offset, 255 - self.offset)
+
+    @property
+    def meaning(self) -> tuple[object, ...]:
+        """What codes of bytes stand for; equal ones can be moved as they are."""
+        return self.value.dtype, self.step, self.offset
+
+    def weights(self, axis: int = 0) -> Array:
+        """Constants without their zero point; scales, where there are several, go along an axis."""
+        if self.array is None:
+            raise UnsupportedError(f"%{self.value.name} is not constant")
+        if max(self.scale.size, self.zero.size) > 1 and self.axis % self.array.ndim != axis:
+            raise UnsupportedError(f"%{self.value.name} has scales along its axis {self.axis}")
+        shape = [-1 if one == axis else 1 for one in range(self.array.ndim)]
+        return np.asarray(self.array.astype(np.int64) - self.zero.reshape(shape or ()))
+
+    def codes(self, floats: Array) -> Array:
+        """The codes of floats, rounded as ONNX does."""
+        info = np.iinfo(self.value.dtype.numpy)
+        wide = np.rint(floats.astype(np.float64) / self.step) + int(self.zero.reshape(-1)[0])
+        return np.asarray(wide.clip(info.min, info.max).astype(np.int64))
+
+
+def coded(node: Node, graph: Graph) -> Coded:
+    """What a (de)quantisation says of the codes that it makes or reads."""
+    value = node.output if node.op.name == "qnn.quantize" else node.args[0]
+    parameters = [graph.constants.get(one) for one in node.args[1:]]
+    if None in parameters or node.attrs.block_size:
+        raise UnsupportedError("scales are of blocks, or not constant")
+    scale, *zero = (one.array for one in parameters if one is not None)
+    if not np.all((scale > 0) & (scale < math.inf)):
+        raise UnsupportedError("a scale is not positive")
+    zeros = zero[0].astype(np.int64) if zero else np.zeros((), np.int64)
+    known = graph.constants.get(value)
+    array = None if known is None else known.array
+    return Coded(value, scale.astype(np.float64), zeros, node.attrs.axis, array)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a quantisation of the graph ends: dequantised operands, an operator, a bias, a tensor
+    added to the result, an activation. An activation alone has its dequantisation as operator."""
+
+    end: Node
+    graph: Graph
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """All floats on the way from dequantisations to the end, in order."""
+        inside, waiting = {self.end}, [self.end.args[0]]
+        while waiting:
+            value = waiting.pop()
+            producer = self.graph.producers.get(value)
+            if producer is None or not value.dtype.is_float:
+                raise UnsupportedError(f"%{value.name} is no float that was dequantised")
+            if producer.op.name != "constant" and producer not in inside:
+                inside.add(producer)
+                waiting += () if producer.op.name == "qnn.dequantize" else producer.args
+        return tuple(node for node in self.graph.nodes if node in inside)
+
+    @property
+    def result(self) -> Value:
+        return self.end.output
+
+    @cached_property
+    def target(self) -> Coded:
+        return coded(self.end, self.graph)
+
+    @cached_property
+    def _parts(self) -> tuple[Node, Coded | None, Coded | None, tuple[float, float]]:
+        bias, added, bounds, node = None, None, FREE, self._producer(self.end)
+        if node.op.name in ACTIVATIONS:
+            bounds, node = bounds_of(node), self._producer(node)
+        if node.op.name == "add":
+            sums = [one for one in node.args if self.graph.producers[one].op.name in _BEFORE_SUMS]
+            if len(sums) == 1 and all(one.shape == node.output.shape for one in node.args):
+                added = self.coded(node.args[1 - node.args.index(sums[0])])
+                node = self.graph.producers[sums[0]]
+        if node.op.name == "nn.bias_add":
+            layer, rank = self._producer(node), len(extents(node.output))
+            if node.attrs.axis % rank != (rank - 1 if layer.op.name == "nn.dense" else 1):
+                raise UnsupportedError(f"a bias along the axis {node.attrs.axis} of {rank}")
+            bias, node = self.coded(node.args[1]), layer
+        return node, bias, added, bounds
+
+    @property
+    def operator(self) -> Node:
+        return self._parts[0]
+
+    @property
+    def bias(self) -> Coded | None:
+        """Of each channel of a layer."""
+        return self._parts[1]
+
+    @property
+    def added(self) -> Coded | None:
+        """A tensor that is added to what a layer computes."""
+        return self._parts[2]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of the activation, on floats."""
+        return self._parts[3]
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The lowest and the highest code that the activation leaves."""
+        low, high = self.target.codes(np.array(self.bounds)).tolist()
+        return min(low, high), high
+
+    def coded(self, value: Value) -> Coded:
+        """The codes that a value was dequantised from."""
+        node = self.graph.producers.get(value)
+        if node is None or node.op.name != "qnn.dequantize":
+            raise UnsupportedError(f"%{value.name} is not dequantised right before it is used")
+        return coded(node, self.graph)
+
+    @property
+    def operands(self) -> list[Coded]:
+        """Of the operator."""
+        alone = self.operator.op.name == "qnn.dequantize"
+        return [
+            self.coded(one) for one in ((self.operator.output,) if alone else self.operator.args)
+        ]
+
+    def _producer(self, node: Node) -> Node:
+        return self.graph.producers[node.args[0]]
+
+
+_BEFORE_SUMS = ("nn.conv2d", "nn.dense", "nn.conv2d_transpose", "nn.bias_add")
+
+
+def bounds_of(activation: Node) -> tuple[float, float]:
+    """Between what a rectifier or a clip holds floats."""
+    if len(activation.args) > 1:
+        raise UnsupportedError("the bounds of a clip are operands")
+    if activation.op.name == "nn.relu":
+        return 0.0, math.inf
+    low, high = activation.attrs.a_min, activation.attrs.a_max
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSums:
+    """What a layer sums up: weights × (data - zero) + bias, in steps that its channels have."""
+
+    data: Coded
+    weights: Array  # without their zero point
+    steps: Array
+    bias: Array
+
+    @property
+    def largest(self) -> int:
+        """What sums can come to."""
+        return int((self.magnitudes * self.data.farthest + np.abs(self.bias)).max())
+
+    @property
+    def magnitudes(self) -> Array:
+        """Of each channel the sum of its weights' absolute values."""
+        return np.asarray(np.abs(self.weights).reshape(len(self.weights), -1).sum(1))
+
+
+def layer_sums(unit: Unit) -> LayerSums:
+    """The sums of a unit whose operator has constant weights of bytes, channels first."""
+    data, kernel = unit.operands
+    weights = kernel.weights()
+    if weights.min() < -SIGN or weights.max() >= SIGN:
+        found = f"{weights.min()} to {weights.max()}"
+        raise UnsupportedError(f"weights minus their zero point are {found}, and not int8")
+    steps = np.broadcast_to(data.step * kernel.scale.reshape(-1), len(weights))
+    bias = np.zeros(len(weights))
+    if unit.bias is not None:
+        bias = np.rint(unit.bias.weights() * unit.bias.scale.reshape(-1) / steps)
+    return LayerSums(data, weights, steps, bias.astype(np.int64))
+
+
+def looked_up(unit: Unit) -> tuple[Coded, Array]:
+    """Of a unit that is a function of single elements of one tensor, that tensor, and the codes of
+    all that a byte of it can stand for, by the operators' own meaning."""
+    graph = unit.graph
+    known: dict[Value, Array] = {
+        value: one.array.reshape(())
+        for value, one in graph.constants.items()
+        if one.array.size == 1
+    }
+    data = [n for n in unit.nodes if n.op.name == "qnn.dequantize" and n.args[0] not in known]
+    if len(data) != 1:
+        raise UnsupportedError("a table has one operand")
+    source = coded(data[0], graph)
+    info, shape = np.iinfo(source.value.dtype.numpy), extents(source.value)
+    known[source.value] = np.arange(info.min, info.max + 1).astype(source.value.dtype.numpy)
+    for node in unit.nodes:
+        is_number = all(known[one].ndim == 0 for one in node.args if one in known)
+        is_simple = node.op.kind.is_pointwise and (is_number or extents(node.output) == shape)
+        if not is_simple or not set(node.args) <= set(known):
+            raise UnsupportedError(f"{node.op.name} is no function of single elements")
+        with np.errstate(all="ignore"):
+            (result,) = run_op(node.op, node.attrs, [known[one] for one in node.args])
+        known[node.output] = np.asarray(result)
+    return source, known[unit.result]
+
+
+def fixed_point(factors: Array, most_bits: int = 62) -> tuple[Array, Array]:
+    """Multipliers of 31 bits, and by how many bits products are shifted to the right."""
+    fractions, exponents = np.frexp(np.asarray(factors, np.float64))
+    multipliers = np.rint(np.ldexp(fractions, 31)).astype(np.int64)
+    shifts = 31 - exponents.astype(np.int64)
+    carried = multipliers == 1 << 31
+    multipliers, shifts = np.where(carried, multipliers >> 1, multipliers), shifts - carried
+    excess = np.clip(shifts - most_bits, 0, 31)  # what is so small only ever gives zero
+    return multipliers >> excess, np.minimum(shifts, most_bits)
