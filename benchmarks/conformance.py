@@ -32,10 +32,10 @@ from tests.conformance.cases import (
 
 from benchmarks.harness import Benchmark, Json, Record, Section
 from benchmarks.pages import text_table
+from graft.base.cores import available_cores
 from graft.base.errors import UnsupportedError
 from graft.frontends.onnx import lower  # noqa: F401  (registers the lowerings)
 from graft.frontends.onnx.registry import LOWERINGS, key
-from graft.runtime.cores import available_cores
 
 PAGE = Path("docs/conformance.md")
 HEADER = ("operator", "imported", "on the reference", "opsets", "cases passed", "host, strict")

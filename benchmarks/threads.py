@@ -39,10 +39,6 @@ from graft.target.target import HOST, known_targets, named_target
 
 THREADS = (1, 2, 4, 8, 16, 32, 64)
 RUNS = 15
-# Seconds that a thread takes to arrive at a barrier: it has to have the cache line of the count,
-# which the one before has written. On two cores of a Zen 4, `benchmarks/overhead.py` finds twice
-# that.
-ARRIVING = 0.05e-6
 MEMORY_CORES = 8  # that keep the memory of a socket busy
 LISTED = 12
 
@@ -63,7 +59,6 @@ class Team:
 
     threads: int
     machine: Machine
-    arriving: float = ARRIVING
     memory_cores: int = MEMORY_CORES
 
     def seconds(self, step: Step) -> float:
@@ -81,7 +76,9 @@ class Team:
 
     @property
     def meeting(self) -> float:
-        return self.arriving * self.threads if self.threads > 1 else 0.0
+        """Threads arrive one after the other: each has to have the cache line of the count, which
+        the one before has written. The machine says what two take."""
+        return self.machine.meeting_seconds * self.threads / 2 if self.threads > 1 else 0.0
 
     def limit(self, step: Step) -> str:
         """What keeps a step from being as many times faster as there are threads."""
@@ -110,10 +107,7 @@ def main() -> int:
     fused, assembly, guards = compiler.assembled(graph, IndexRanges(graph), {})
     built = build_assembled(fused, assembly, compiler, guards)
     steps = steps_of(built, assembly.functions, target.machine, options.machine == HOST)
-    teams = [
-        Team(threads, target.machine, options.barrier * 1e-6, options.memory_cores)
-        for threads in options.threads
-    ]
+    teams = [Team(threads, target.machine, options.memory_cores) for threads in options.threads]
     print("\n".join(report(options.model.stem, steps, teams)))
     return 0
 
@@ -134,12 +128,6 @@ def _options() -> argparse.Namespace:
         choices=known_targets(),
         metavar="NAME",
         help="take kernels for what this machine allows instead of measuring them here",
-    )
-    parser.add_argument(
-        "--barrier",
-        type=float,
-        default=ARRIVING * 1e6,
-        help="what a thread takes to arrive at a barrier, in µs (default: %(default)s)",
     )
     parser.add_argument(
         "--memory-cores",

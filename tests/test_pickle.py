@@ -15,9 +15,9 @@ import pytest
 from tests.backends.host.test_flow import HEAD, numbers
 
 import graft
+from graft.base.cores import available_cores
 from graft.base.dtypes import Array
 from graft.module import Module
-from graft.runtime.cores import available_cores
 from graft.runtime.session import Session
 
 STATIC = "net (float[5] x) => (float[5] y) { z = Exp (x) y = Add (z, x) }"

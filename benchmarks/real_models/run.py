@@ -34,8 +34,8 @@ from benchmarks.real_models.inputs import PLANS
 from benchmarks.real_models.packages import PACKAGES, SCRATCH, unpacked
 from benchmarks.real_models.recipes import Series, series_for
 from benchmarks.real_models.verdict import AS_IT_IS, Call, Judge, by_peer, gravest, is_good
+from graft.base.cores import available_cores
 from graft.cli.report import seconds_text
-from graft.runtime.cores import available_cores
 
 PAGE = Path("docs/real-models.md")
 _REPEATS = 3

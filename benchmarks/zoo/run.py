@@ -26,7 +26,7 @@ from benchmarks.pages import ROOT
 from benchmarks.zoo.models import GROUPS, Exporter, Model, Records, environment_python
 from benchmarks.zoo.report import CHART, draw, report_lines, sections
 from benchmarks.zoo.timing import time_model
-from graft.runtime.cores import available_cores
+from graft.base.cores import available_cores
 
 ACTIONS = ("export", "time")
 # A model's file is deleted once it is timed where less than this is free.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from benchmarks.threads import Step, Team
@@ -18,6 +20,7 @@ from graft.target.machine import MACHINES
 from graft.target.target import named_target
 
 ZEN = MACHINES["znver4"]
+AT_ONCE = replace(ZEN, meeting_seconds=0.0)  # for threads that meet without waiting
 
 
 @pytest.mark.parametrize(
@@ -26,16 +29,17 @@ ZEN = MACHINES["znver4"]
 )
 def test_the_busiest_thread_counts(jobs: int, count: int, share: float) -> None:
     step = Step("", 1.0, jobs, 0)
-    assert Team(count, ZEN, arriving=0).seconds(step) == pytest.approx(share)
+    assert Team(count, AT_ONCE).seconds(step) == pytest.approx(share)
 
 
 def test_barriers_and_memory() -> None:
     rate = ZEN.memory_bytes_per_second
     step = Step("", 1e-3, 6400, int(rate * 1e-3))
-    team = Team(64, ZEN, arriving=1e-6, memory_cores=8)
+    slow, slower = (replace(ZEN, meeting_seconds=seconds) for seconds in (2e-6, 2e-5))
+    team = Team(64, slow, memory_cores=8)
     assert team.seconds(step) == pytest.approx(1e-3 / 8 + 64e-6)
     assert team.limit(step) == "memory"
-    assert Team(64, ZEN, arriving=1e-5).limit(step) == "barrier"
+    assert Team(64, slower).limit(step) == "barrier"
     assert Team(64, ZEN).limit(Step("", 1e-3, 8, 0)) == "few jobs"
     assert Team(64, ZEN).limit(Step("", 1e-3, 65, 0)) == "uneven"
     assert Team(64, ZEN).limit(Step("", 1e-3, 1, 0)) == "one job"

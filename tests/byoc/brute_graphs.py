@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from graft.byoc.contract import HOST_BACKEND
-from graft.byoc.place import HOST_STEP
 from graft.byoc.scopes import bodies_of
 from graft.byoc.sizes import node_work
 from graft.ir.attrs import make_attrs
@@ -41,6 +40,7 @@ UNARY = ("exp", "tanh", "nn.relu", "negative", "nn.softmax")
 COMMUTATIVE = ("add", "multiply")
 BINARY = (*COMMUTATIVE, "subtract")
 HOST_BYTES = 1e7  # per second, so that a node takes some 30 microseconds
+STEP = 2e-5  # seconds around each region, on the host
 PER_NODE = 1e-6  # what the roofline adds for each
 
 
@@ -318,7 +318,7 @@ def _transfers(
 
 def _launches(graph: Graph, cover: Sequence[Candidate], devices: Sequence[Device]) -> float:
     """The cheapest order: neighbours on one device share a launch; infinite for a cycle."""
-    price = {HOST_BACKEND: 0.0, **{device.name: device.launch + HOST_STEP for device in devices}}
+    price = {HOST_BACKEND: 0.0, **{device.name: device.launch + STEP for device in devices}}
     owner = {node: number for number, (_, nodes, _) in enumerate(cover) for node in nodes}
     needs = [
         {

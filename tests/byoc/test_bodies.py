@@ -30,7 +30,6 @@ from graft.base.errors import EvaluationError, UserError
 from graft.byoc.contract import Limits, Runner
 from graft.byoc.discover import register_backend, unregister_backend
 from graft.byoc.partition import Partition, PartitionOptions, partition
-from graft.byoc.place import HOST_STEP
 from graft.byoc.plan import parse_plan
 from graft.byoc.price import Pricing
 from graft.byoc.problem import Flow
@@ -109,9 +108,13 @@ def check(module: Any, text: str, feeds: dict[str, Array] | None = None) -> None
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+STEP = 2e-5  # seconds around each region, on the host
+
+
 def placed(text: str, backend: Fake) -> Partition:
     graph = name_apart(optimize(import_graph(model(text))).graph)
-    host = Fake("host", limits=Limits(peak_flops=1e9, peak_bytes_per_second=1e6))
+    rates = {"peak_flops": 1e9, "peak_bytes_per_second": 1e6}
+    host = Fake("host", limits=Limits(launch_seconds=STEP, **rates))
     return partition(graph, [backend], Pricing(host, {}), PartitionOptions())
 
 
@@ -322,8 +325,8 @@ def test_prices_are_those_of_all_executions() -> None:
     problem, size = found.placement.problem, 2 * 8 * 4
     outer, body = problem.sites[1:]
     assert (outer.name, body.name) == ("inner", "inner")
-    assert outer.launch == pytest.approx(1e-4 + HOST_STEP)
-    assert body.launch == pytest.approx(4 * (1e-4 + HOST_STEP))
+    assert outer.launch == pytest.approx(1e-4 + STEP)
+    assert body.launch == pytest.approx(4 * (1e-4 + STEP))
     (away,) = {option.seconds for option in problem.options if option.site == 2}
     assert away == pytest.approx(4e-9)
 

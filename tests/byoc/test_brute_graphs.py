@@ -9,6 +9,7 @@ import random
 import pytest
 from tests.byoc.brute_graphs import (
     HOST_BYTES,
+    STEP,
     Device,
     candidates,
     cheapest,
@@ -29,7 +30,8 @@ from graft.ir.graph import Graph
 from graft.rewrite.rule import Refusal
 
 COUNT = 1000 if os.environ.get("GRAFT_FULL") == "1" else 150
-HOST = Fake("host", limits=Limits(peak_flops=1e300, peak_bytes_per_second=HOST_BYTES))
+HOST_LIMITS = Limits(launch_seconds=STEP, peak_flops=1e300, peak_bytes_per_second=HOST_BYTES)
+HOST = Fake("host", limits=HOST_LIMITS)
 
 
 def backend_of(device: Device) -> Fake:

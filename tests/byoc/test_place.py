@@ -12,7 +12,6 @@ from graft.base.dtypes import DType
 from graft.byoc.candidates import find_candidates
 from graft.byoc.contract import Cost, Limits
 from graft.byoc.place import (
-    HOST_STEP,
     Placement,
     carry_seconds,
     converts,
@@ -27,7 +26,8 @@ from graft.rewrite.pattern import is_op
 PICTURE = Value("picture", IMAGE)  # 1 x 3 x 9 x 7 floats
 BYTES = 3 * 9 * 7 * 4
 ROW = Value("row", tensor("float32", 5))
-HOST = Limits(peak_flops=1e9, peak_bytes_per_second=1e7)
+STEP = 0.25  # seconds around each region, on the host
+HOST = Limits(launch_seconds=STEP, peak_flops=1e9, peak_bytes_per_second=1e7)
 FAR = Limits(space="device", latency=1e-3, bytes_per_second=1e6)
 
 
@@ -95,7 +95,7 @@ def test_forms_are_space_layout_and_dtype() -> None:
 def test_sites_memory_and_launches() -> None:
     limits = Limits(launch_seconds=0.5, memory_bytes=77)
     problem = placed(fake("a", limits)).problem
-    assert problem.sites[1].launch == 0.5 + HOST_STEP
+    assert problem.sites[1].launch == 0.5 + STEP
     assert problem.sites[1].capacity == 77
     assert problem.sites[1].space == ""
     result = 1 * 4 * 7 * 5 * 4

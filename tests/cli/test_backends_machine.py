@@ -7,6 +7,7 @@ import json
 import pytest
 from tests.conftest import Golden
 
+from graft.cli import machine
 from graft.cli.main import main
 from graft.target.target import host_target
 
@@ -14,10 +15,10 @@ from graft.target.target import host_target
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backends", "--machine"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    machine = host_target().machine
-    assert lines[0] == f"this machine: {machine.summary} ({machine.name})"
+    host = host_target().machine
+    assert lines[0] == f"this machine: {host.summary} ({host.name})"
     rows = [line.split() for line in lines]
-    assert ["multiply-adds", "per", "cycle", f"{machine.vector_fmas:g}", "table"] in rows
+    assert ["multiply-adds", "per", "cycle", f"{host.vector_fmas:g}", "table"] in rows
     assert any(row[:1] == ["cores"] and row[-1] == "system" for row in rows)
 
 
@@ -40,6 +41,19 @@ def test_json_tells_each_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert facts["microarchitecture"] == "neoverse-v1"
     assert facts["cores"] is None
     assert {cache["shared_by"]["source"] for cache in facts["caches"]} == {"table"}
+    assert facts["meeting_seconds"] == {"value": pytest.approx(3 * 46e-9), "source": "table"}
+    assert facts["calling_seconds"]["value"] > 0
+    assert facts["crossing_bytes_per_cycle"]["value"] > 0
+
+
+def test_one_core_says_why_nothing_between_cores_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "This process may use one core only"
+    for cores in (1, 2):
+        monkeypatch.setattr(machine, "available_cores", lambda cores=cores: cores)
+        assert main(["backends", "--machine"]) == 0
+        assert (reason in capsys.readouterr().out) == (cores == 1)
 
 
 def test_a_machine_that_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:

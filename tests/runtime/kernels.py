@@ -31,7 +31,7 @@ from graft.runtime.driver import driver_object
 from graft.runtime.memory import aligned_copy
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TARGET = Target(llvm.get_process_triple(), core=(120e9, 120e9))
+TARGET = Target(llvm.get_process_triple(), core=(120e9, 120e9), calling=20e-6, meeting=2e-6)
 SIGNATURE = "(ptr %buffers, ptr %scalars, i64 %thread, i64 %threads, ptr %shared)"
 
 # A loop over this thread's share; @BODY@ sees %i and the pointers %b0, %b1, %b2.

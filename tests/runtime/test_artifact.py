@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.runtime.kernels import chain, chain_meaning, environment, total, with_python
 
+from graft.base.cores import available_cores
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import Location, UserError
 from graft.program.instructions import Scratch, Segment
@@ -22,7 +23,6 @@ from graft.program.program import Program, Target, Value
 from graft.runtime import artifact as artifact_module
 from graft.runtime.artifact import Origin, load, load_image, save
 from graft.runtime.container import FORMAT, OLDEST, ArtifactError, Section, write
-from graft.runtime.cores import available_cores
 from graft.runtime.memory import address_of, aligned_copy
 from graft.runtime.native import host_architecture, host_features
 from graft.runtime.session import Session
@@ -241,6 +241,17 @@ def test_features_that_are_there_are_fine(path: Path) -> None:
     program = chain(1)
     save(replace(program, target=Target(program.target.triple, features)), path, ORIGIN)
     assert load(path).program.target.features == features
+
+
+def test_what_threads_cost_is_part_of_the_file(path: Path) -> None:
+    program = chain(1)
+    assert program.target.calling > program.target.meeting > 0
+    save(program, path, ORIGIN)
+    assert load(path).program.target == program.target
+    for name, value in (("calling", -1.0), ("meeting", float("inf")), ("meeting", 2)):
+        save(replace(program, target=replace(program.target, **{name: value})), path, ORIGIN)
+        with pytest.raises(ArtifactError):
+            load(path)
 
 
 def test_constants_are_verified_when_small_or_on_request(

@@ -27,6 +27,7 @@ from tests.runtime.kernels import (
     with_python,
 )
 
+from graft.base.cores import available_cores
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UserError
 from graft.llvm.barrier import YIELD_OFFSET
@@ -34,7 +35,6 @@ from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
 from graft.program.instructions import KernelCall, RegionCall
 from graft.program.program import ProgramError, Value
 from graft.runtime import frames, thread_pool
-from graft.runtime.cores import available_cores
 from graft.runtime.evaluated import Supplied
 from graft.runtime.memory import address_of
 from graft.runtime.session import Session

@@ -15,6 +15,7 @@ import pytest
 from graft.base.cache_folder import CacheWarning
 from graft.target import calibrate
 from graft.target.calibrate import (
+    BETWEEN_CORES,
     MEASURED,
     SYSTEM,
     TABLE,
@@ -38,6 +39,11 @@ NUMBERS = {
     "caches.1.bytes_per_cycle": 45.0,
     "caches.2.bytes_per_cycle": 11.0,
     "memory_bytes_per_cycle": 4.3,
+}
+BETWEEN = {
+    "calling_seconds": 17e-6,
+    "meeting_seconds": 0.41e-6,
+    "crossing_bytes_per_cycle": 9.2,
 }
 
 
@@ -95,6 +101,8 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     monkeypatch.delenv(calibrate.SWITCH)
     monkeypatch.setenv("GRAFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(calibrate, "measure", measure)
+    monkeypatch.setattr(calibrate, "measure_between", lambda *_: dict(BETWEEN))
+    monkeypatch.setattr(calibrate, "available_cores", lambda: 2)
     return runs
 
 
@@ -107,7 +115,39 @@ def test_measured_once(counted: list[int], tmp_path: Path) -> None:
     assert len(counted) == 2
     files = list((tmp_path / "machines").iterdir())
     assert len(files) == 2
-    assert json.loads(files[0].read_text()) == NUMBERS
+    assert json.loads(files[0].read_text()) == NUMBERS | BETWEEN
+
+
+def test_one_core_leaves_the_table_until_there_are_more(
+    counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What passes between cores is measured by the first process that has two of them."""
+    monkeypatch.setattr(calibrate, "available_cores", lambda: 1)
+    alone = calibrated(ZEN, "znver4", (), 32)
+    for name in BETWEEN_CORES:
+        assert alone.source(name) == TABLE
+        assert getattr(alone.machine, name) == getattr(ZEN.machine, name)
+    monkeypatch.setattr(calibrate, "available_cores", lambda: 2)
+    known = calibrated(ZEN, "znver4", (), 32)
+    assert {known.source(name) for name in BETWEEN_CORES} == {MEASURED}
+    assert known.machine.calling_seconds == 2e-5
+    assert known.machine.meeting_seconds == pytest.approx(384e-9)
+    assert known.machine.crossing_bytes_per_cycle == 8
+    assert (
+        replace(known.machine, **{n: getattr(alone.machine, n) for n in BETWEEN}) == alone.machine
+    )
+    monkeypatch.setattr(calibrate, "measure_between", lambda *_: pytest.fail("measured again"))
+    assert calibrated(ZEN, "znver4", (), 32) == known
+    monkeypatch.setattr(calibrate, "available_cores", lambda: 1)
+    assert calibrated(ZEN, "znver4", (), 32) == known
+    assert len(counted) == 1
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_implausible_times_between_cores_leave_the_table(factor: float) -> None:
+    odd = {name: value * factor for name, value in BETWEEN.items()}
+    known = with_measured(ZEN, NUMBERS | odd)
+    assert {known.source(name) for name in BETWEEN_CORES} == {TABLE}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "{}", '{"clock": "x"}', '{"clock": -1}'])
@@ -117,7 +157,7 @@ def test_damaged_files_are_measured_anew(counted: list[int], tmp_path: Path, con
     path.write_text(content)
     assert calibrated(ZEN, "znver4", (), 32).machine.vector_fmas == 2
     assert len(counted) == 2
-    assert json.loads(path.read_text()) == NUMBERS
+    assert json.loads(path.read_text()) == NUMBERS | BETWEEN
 
 
 def test_a_folder_that_cannot_be_written(

@@ -24,9 +24,6 @@ from graft.ir.graph import Node, Value
 from graft.ir.types import TensorType
 from graft.runtime.regions import HOST_SPACE
 
-# Seconds to leave native code for a region and come back, whatever the backend.
-HOST_STEP = 2e-5
-
 Form = tuple[str, str, DType]
 _HOST_FORM: Form = (HOST_SPACE, "blocked", DType.FLOAT32)
 
@@ -57,7 +54,8 @@ def placement_of(
 ) -> Placement:
     """The problem to choose from; candidates without a price are left out.
 
-    What the `host` reads and writes in a second is what it rearranges or converts tensors at."""
+    What the `host` reads and writes in a second is what it rearranges or converts tensors at; its
+    launch is what it takes to leave native code for a region and come back, beside the region's."""
     forms = list(dict.fromkeys([_HOST_FORM, *(form_of(one.limits) for one in backends)]))
     number = {node: index for index, node in enumerate(candidates.nodes)}
     priced = tuple(
@@ -65,7 +63,7 @@ def placement_of(
         for candidate in candidates.candidates
         if candidate in prices
     )
-    sites = _sites(candidates, priced, backends, forms)
+    sites = _sites(candidates, priced, backends, forms, host.launch_seconds)
     site_index = {key: index for index, key in enumerate(sites)}
     options = tuple(
         Option(
@@ -99,6 +97,7 @@ def _sites(
     priced: Sequence[Priced],
     backends: Sequence[Backend],
     forms: Sequence[Form],
+    host_seconds: float,
 ) -> dict[_SiteKey, Site]:
     """The host, and a site for each backend and each scope that it has candidates in: a region lies
     within one scope, and is launched whenever that is executed."""
@@ -110,7 +109,7 @@ def _sites(
             if scope.parent is None or key in used:
                 sites[key] = Site(
                     backend.name,
-                    scope.executions.count * (limits.launch_seconds + HOST_STEP),
+                    scope.executions.count * (limits.launch_seconds + host_seconds),
                     forms.index(form_of(limits)),
                     limits.memory_bytes,
                     "" if limits.space == HOST_SPACE else limits.space,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graft.base.cores import available_cores
 from graft.cli.report import Block, counted, paragraph, section, table
-from graft.runtime.cores import available_cores
-from graft.target.calibrate import MEASURED, SYSTEM, KnownMachine
+from graft.target.calibrate import BETWEEN_CORES, MEASURED, SYSTEM, KnownMachine
 from graft.target.target import HOST, Target, TargetError, host_machine, host_target, named_target
 
 # What is reckoned from other numbers is as sure as the least sure of them.
@@ -39,6 +39,8 @@ class Description:
         yield from section("Core", table(self._core(), ("", "", "source"), right=(1,)))
         header = ("level", "size", "source", "B/cycle", "GB/s", "source", "shared by", "source")
         yield from section("Memory", table(self._memory(), header, right=(1, 3, 4)))
+        between = [*table(self._between(), ("", "", "source"), right=(1,))]
+        yield from section("Between cores", [*between, *self._one_core()])
 
     def _core(self) -> list[tuple[str, str, str]]:
         machine, source = self.known.machine, self.known.source
@@ -76,6 +78,24 @@ class Description:
         speed = f"{machine.memory_bytes_per_second / 1e9:.0f}"
         yield ("memory", "", "", f"{rate:g}", speed, source("memory_bytes_per_cycle"), "", "")
 
+    def _between(self) -> list[tuple[str, str, str]]:
+        machine, source = self.known.machine, self.known.source
+        rows = (
+            ("µs to call a thread that sleeps", machine.calling_seconds * 1e6, "calling_seconds"),
+            ("µs to meet after a kernel", machine.meeting_seconds * 1e6, "meeting_seconds"),
+            (
+                "B/cycle that another core has written",
+                machine.crossing_bytes_per_cycle,
+                "crossing_bytes_per_cycle",
+            ),
+        )
+        return [(words, f"{number:.2g}", source(name)) for words, number, name in rows]
+
+    def _one_core(self) -> Iterator[Block]:
+        """Why nothing of it was measured."""
+        if self.cores == 1 and self.known.source(BETWEEN_CORES[0]) != MEASURED:
+            yield paragraph("This process may use one core only, so that none of it is measured.")
+
     def to_json(self) -> dict[str, Any]:
         """The same as plain values: each number with its source."""
         target, machine, source = self.target, self.known.machine, self.known.source
@@ -105,6 +125,7 @@ class Description:
             "caches": caches,
             memory: told(machine.memory_bytes_per_cycle, memory),
             "memory_bytes_per_second": told(machine.memory_bytes_per_second, memory),
+            **{name: told(getattr(machine, name), name) for name in BETWEEN_CORES},
             "cores": self.cores,
         }
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from queue import PriorityQueue, SimpleQueue
 from typing import Self
 
+from graft.base.cores import available_processors
 from graft.base.errors import InternalError
 from graft.base.progress import Progress, Stage, quietly
 from graft.llvm.cache import KernelCache, kernel_key
@@ -28,7 +29,6 @@ from graft.llvm.compile import processor_of
 from graft.llvm.emit import llvm_text
 from graft.llvm.worker import DONE, LENGTH, request
 from graft.loop.ir import Function
-from graft.runtime.cores import available_processors
 from graft.target.target import Target
 
 # Starting a process costs about as much as compiling this much LLVM text.

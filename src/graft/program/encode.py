@@ -67,6 +67,7 @@ _KINDS: Mapping[str, type[Instruction]] = {
 }
 # Operations or bytes per second: far beyond any core, and no sum of work overflows a word.
 _SLOWEST, _FASTEST = 1.0, 1e15
+_LONGEST = 1.0  # seconds that it takes to call or meet threads
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 # Puts an array among the constants of a file, and tells its number there.
@@ -81,6 +82,8 @@ def encode_program(program: Program, store: Store) -> dict[str, Any]:
             "triple": program.target.triple,
             "features": list(program.target.features),
             "core": list(program.target.core),
+            "calling": program.target.calling,
+            "meeting": program.target.meeting,
         },
         "threads": program.threads,
         "values": [_encode_value(value) for value in program.values],
@@ -96,11 +99,9 @@ def decode_program(
 ) -> Program:
     """`constants` are those of the file, `objects` its code."""
     decoder = _Decoder(constants)
-    threads, target = data["threads"], data["target"]
+    threads = data["threads"]
     return Program(
-        Target(
-            text(target["triple"]), tuple(map(text, target["features"])), _rates(target["core"])
-        ),
+        _decode_target(data["target"]),
         tuple(map(decoder.value, data["values"])),
         tuple((_natural(number), decoder.tensor(one)) for number, one in data["constant_values"]),
         decoder.block(data["body"]),
@@ -111,12 +112,28 @@ def decode_program(
     )
 
 
+def _decode_target(data: Mapping[str, Any]) -> Target:
+    return Target(
+        text(data["triple"]),
+        tuple(map(text, data["features"])),
+        _rates(data["core"]),
+        _seconds(data["calling"]),
+        _seconds(data["meeting"]),
+    )
+
+
 def _rates(data: Sequence[Any]) -> tuple[float, float]:
     for rate in data:
         if not isinstance(rate, float) or not _SLOWEST <= rate <= _FASTEST:
             raise ValueError(f"{rate!r} is not a rate")
     flops, moved = data
     return flops, moved
+
+
+def _seconds(data: Any) -> float:
+    if not isinstance(data, float) or not 0 <= data <= _LONGEST:
+        raise ValueError(f"{data!r} is not a time")
+    return data
 
 
 class _Encoder:

@@ -79,13 +79,16 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The machine that object code is for: LLVM's triple, processor features it relies on, and the
-    operations and bytes per second of one core, by which threads are shared out. Where nobody tells
-    these, they are so low that all work is worth sharing."""
+    """The machine that object code is for: LLVM's triple, processor features it relies on, and what
+    threads are shared out by: operations and bytes per second of one core, and the seconds that it
+    takes to wake other threads and to meet them after a kernel. Where nobody tells these, all work
+    is worth sharing."""
 
     triple: str
     features: tuple[str, ...] = ()
     core: tuple[float, float] = (1.0, 1.0)
+    calling: float = 0.0
+    meeting: float = 0.0
 
     @property
     def architecture(self) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.cores import available_cores
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import Location, UserError
 from graft.program.encode import decode_program, encode_program, text
@@ -33,7 +34,6 @@ from graft.runtime.container import (
     read,
     write,
 )
-from graft.runtime.cores import available_cores
 from graft.runtime.memory import address_of, aligned_copy, aligned_size
 from graft.runtime.native import why_not_here
 

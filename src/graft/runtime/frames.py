@@ -30,7 +30,7 @@ from graft.program.layout import (
     Status,
 )
 from graft.program.layout import Value as Field
-from graft.program.program import Program
+from graft.program.program import Program, Target
 from graft.runtime.context import RuntimeContext
 from graft.runtime.memory import address_of, aligned_copy
 
@@ -45,9 +45,13 @@ LONG_WORK = 100_000_000_000 * WORK_PER_OPERATION
 _NEVER = (1 << 63) - 1
 # The share of a core's peak rates that kernels with little to do come to.
 _REACHED = 1 / 4
-# The seconds that it takes to call other threads and to meet them after a kernel: far more than
-# where they are awake and have cores of their own, for they may sleep, or others want these cores.
-CALLING, MEETING = 20e-6, 2e-6
+
+
+def sharing_work(target: Target) -> tuple[int, int]:
+    """What it costs to call the other threads, which may sleep, and to meet them after a kernel, as
+    work that one core does in that time."""
+    rate = target.core[0] * _REACHED * WORK_PER_OPERATION
+    return int(target.calling * rate), int(target.meeting * rate)
 
 
 class LinkedImage:
@@ -67,9 +71,7 @@ class LinkedImage:
         words[Header.THREADS] = context.thread_pool.threads
         words[Header.LONG] = LONG_WORK
         words[Header.LIMIT] = capacity.MOST_BYTES
-        rate = program.target.core[0] * _REACHED * WORK_PER_OPERATION
-        words[Header.CALLING] = int(CALLING * rate)
-        words[Header.MEETING] = int(MEETING * rate)
+        words[Header.CALLING], words[Header.MEETING] = sharing_work(program.target)
         self.words = words
         # Where outputs are that are neither inputs nor constants.
         external = {*program.body.inputs, *(number for number, _ in program.constants)}

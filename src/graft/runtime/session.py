@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.cores import available_cores
 from graft.base.dims import AnyDim, bare_symbol
 from graft.base.dtypes import Array
 from graft.base.errors import ReferenceWarning, UserError, warn_user
@@ -29,7 +30,6 @@ from graft.runtime.artifact import Artifact, load_image
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.container import contradictory, write_image
 from graft.runtime.context import RuntimeContext
-from graft.runtime.cores import available_cores
 from graft.runtime.dispatch import Binding, Dispatcher, bind
 from graft.runtime.evaluated import Evaluator, Supplied, evaluator_runtime
 from graft.runtime.executor import EvaluatedProgram, Executor

@@ -16,9 +16,9 @@ from typing import Protocol
 
 import numpy as np
 
+from graft.base.cores import available_processors
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
-from graft.runtime.cores import available_processors
 from graft.runtime.memory import address_of, aligned_empty
 from graft.runtime.native import Library, system_address
 

@@ -3,7 +3,8 @@
 Measuring happens once: the numbers are kept on disk, by processor. Schedules see them rounded to
 what a core can plausibly do (whole multiply-adds per cycle, bandwidths in steps of about a third),
 so that calibrating again gives the same kernels. Where a measurement is implausible, because the
-machine was busy, the table's number stays. $GRAFT_CALIBRATE=0 keeps to the table altogether.
+machine was busy, the table's number stays, and so it does for what passes between cores where a
+process may use one core only. $GRAFT_CALIBRATE=0 keeps to the table altogether.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from graft.base.cache_folder import default_folder, keep_text
+from graft.base.cores import available_cores, core_processors
 from graft.target.machine import MIB, MOST_CORES, CacheLevel, Machine
 from graft.target.probe import Probes
+from graft.target.probe_threads import ThreadProbes
 
 MACHINES_FOLDER = "machines"  # beside the kernels
 SWITCH = "GRAFT_CALIBRATE"
@@ -33,6 +36,9 @@ _RATES = (0.5, 1.0, 2.0, 3.0, 4.0)  # what cores do per cycle
 _NEAR = 0.18  # how far, relatively, from one of them a measurement may be
 _LATENCIES = (2, 8)
 _LARGEST = 256 * MIB  # of what is read to measure memory
+# Seconds that are plausible for threads that meet, and for calling those that sleep.
+_MEETINGS, _CALLS = (1e-8, 2e-5), (5e-7, 1e-3)
+BETWEEN_CORES = ("calling_seconds", "meeting_seconds", "crossing_bytes_per_cycle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +90,12 @@ def calibrated(
     if os.environ.get(SWITCH) == "0":
         return known
     path = default_folder() / MACHINES_FOLDER / f"{_key(known.machine, cpu, features)}.json"
-    numbers = _read(path)
-    if numbers is None:
-        numbers = measure(known.machine, features, registers)
+    kept = _read(path)
+    numbers = measure(known.machine, features, registers) if kept is None else kept
+    if not numbers.keys() >= {*BETWEEN_CORES} and available_cores() > 1:
+        # An earlier process may have had one core only.
+        numbers = numbers | measure_between(known.machine, features, numbers.get("clock", 0))
+    if numbers != kept:
         keep_text(path, json.dumps(numbers, indent=1))
     return with_measured(known, numbers)
 
@@ -114,6 +123,20 @@ def measure(machine: Machine, features: Sequence[str], registers: int) -> dict[s
     return numbers
 
 
+def measure_between(machine: Machine, features: Sequence[str], clock: float) -> dict[str, float]:
+    """What passes between this core and others; empty where nothing can be measured."""
+    level = machine.caches[min(1, len(machine.caches) - 1)]
+    try:
+        probes = ThreadProbes(core_processors(), features)
+        return {
+            "calling_seconds": probes.calling(),
+            "meeting_seconds": probes.meeting(),
+            "crossing_bytes_per_cycle": probes.crossing(_power_below(level.size // 2)) / clock,
+        }
+    except (RuntimeError, MemoryError, OSError, ZeroDivisionError):
+        return {}
+
+
 def with_measured(base: KnownMachine, numbers: Mapping[str, float]) -> KnownMachine:
     """With measured numbers, rounded, as far as they are plausible."""
     for name in ("vector_fmas", "vector_loads", "vector_stores"):
@@ -127,6 +150,11 @@ def with_measured(base: KnownMachine, numbers: Mapping[str, float]) -> KnownMach
         # What all units sustain together, which is what peaks are reckoned from.
         rate = numbers["clock"] * numbers["vector_fmas"] / base.machine.vector_fmas
         base = base.having(MEASURED, gigahertz=round(rate / 1e9, 1))
+    meeting, calling = numbers.get("meeting_seconds", 0), numbers.get("calling_seconds", 0)
+    if _MEETINGS[0] <= meeting <= _MEETINGS[1]:
+        base = base.having(MEASURED, meeting_seconds=_coarse(meeting * 1e9) / 1e9)
+    if _CALLS[0] <= calling <= _CALLS[1]:
+        base = base.having(MEASURED, calling_seconds=float(f"{calling:.0e}"))
     return _with_bandwidths(base, numbers)
 
 
@@ -144,12 +172,17 @@ def _with_bandwidths(base: KnownMachine, numbers: Mapping[str, float]) -> KnownM
     rate = numbers.get("memory_bytes_per_cycle", 0)
     if 0.5 <= rate <= last * 1.1:
         base = base.having(MEASURED, memory_bytes_per_cycle=_coarse(rate))
+    # Lines of another core come by way of the last cache, or from farther.
+    rate = numbers.get("crossing_bytes_per_cycle", 0)
+    if 0.1 <= rate <= base.machine.caches[-1].bytes_per_cycle * 1.5:
+        base = base.having(MEASURED, crossing_bytes_per_cycle=_coarse(rate))
     return base
 
 
 def _coarse(rate: float) -> float:
     """The nearest of 1, 1.5, 2, 3, 4, 6, 8, 12, …"""
-    steps = [scale * 2.0**power for power in range(-1, 10) for scale in (1.0, 1.5)]
+    below = 2.0 ** math.floor(math.log2(rate))
+    steps = [scale * below for scale in (1.0, 1.5, 2.0)]
     return min(steps, key=lambda step: abs(math.log(step / rate)))
 
 
@@ -204,8 +237,9 @@ def _count(processors: str) -> int:
 def _key(machine: Machine, cpu: str, features: Sequence[str]) -> str:
     """A name for this machine and for how it is measured."""
     caches = [(cache.size, cache.shared_by) for cache in machine.caches]
-    probes = Path(__file__).with_name("probe.py").read_text("utf-8")
-    parts = (cpu, *features, _model(), repr(caches), probes)
+    names = ("probe.py", "probe_threads.py")
+    probes = (Path(__file__).with_name(name).read_text("utf-8") for name in names)
+    parts = (cpu, *features, _model(), repr(caches), *probes)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -9,7 +9,8 @@ and Agner Fog's instruction tables (x86) and from Arm's software optimisation gu
 Cortex); cache sizes and sharing from the vendors' manuals, for the server part most in use where
 parts differ. Bytes per cycle are what one core sustains in public streaming-read measurements
 (about three quarters of what the vendor names as the peak of a cache), and gigahertz is what all
-cores sustain under vector load; both vary by part and are the least certain.
+cores sustain under vector load; both vary by part and are the least certain. What passes between
+cores follows from the time of a message (`_MESSAGES`), which is published for many processors.
 """
 
 from __future__ import annotations
@@ -19,10 +20,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 KIB, MIB = 1 << 10, 1 << 20
-# In which the threads of a kernel meet before the next one. Messages between cores take their time
-# whatever the clock: it is about 3000 cycles of a Zen 4 core.
-_MEETING_SECONDS = 0.8e-6
-_ASKING_CYCLES = 4.6  # for each of many lines that another core has
 MOST_CORES = 8  # that schedules are made for; more share kernels all the same
 LINE_BYTES = 64  # that move between caches at a time, on all machines of the table
 
@@ -56,6 +53,12 @@ class Machine:
     fills_beside_loads: bool = True  # whether the first cache is filled while it is read
     adds_beside_fmas: bool = False  # whether additions have units beside the multiply-adds'
     cores: int = MOST_CORES  # that share a kernel; more than that many count as so many
+    # What passes between cores. A thread that sleeps is woken by a system call, an interrupt and a
+    # core that leaves its idle state, which is mostly the system's doing: 20 µs in virtual machines
+    # of two kinds, and C1E alone takes up to 10 (Linux's intel_idle.c).
+    calling_seconds: float = 20e-6  # until threads that sleep have joined
+    meeting_seconds: float = 0.15e-6  # in which threads meet after a kernel
+    crossing_bytes_per_cycle: float = 8  # read of data that another core has written and still has
 
     @classmethod
     def from_json(cls, described: dict[str, Any]) -> Machine:
@@ -98,17 +101,9 @@ class Machine:
         return math.ceil(self.vector_fmas * self.fma_latency)
 
     @property
-    def crossing_bytes_per_cycle(self) -> float:
-        """What one core reads of data that another has written and still has in its caches.
-
-        Beside the rate of the last cache, each line takes some cycles for asking the other core. A
-        Zen 5 read 9.6 bytes a cycle, and 32 from the last cache."""
-        return 1 / (1 / self.caches[-1].bytes_per_cycle + _ASKING_CYCLES / LINE_BYTES)
-
-    @property
     def meeting_cycles(self) -> float:
         """Cycles in which threads meet between two kernels."""
-        return _MEETING_SECONDS * self.gigahertz * 1e9
+        return self.meeting_seconds * self.gigahertz * 1e9
 
     @property
     def vector_operations(self) -> float:
@@ -291,7 +286,39 @@ _TABLE = (
         18,
     ),
 )
-MACHINES = {machine.name: machine for machine in _TABLE}
+
+# Nanoseconds of a message from one core to another: medians over pairs of cores of a socket, as
+# github.com/nviennot/core-to-core-latency has them (two threads compare and exchange one word). Of
+# those that it lacks, Sapphire Rapids is taken for Ice Lake, Zen 5 for Zen 4, Neoverse V2 for V1,
+# Nehalem for Broadwell, and the cores of phones for Neoverse N1.
+_MESSAGES = {
+    "nehalem": 44, "haswell": 44, "skylake": 20, "alderlake": 35,
+    "skylake-avx512": 47, "cascadelake": 47, "icelake-server": 51, "sapphirerapids": 51,
+    "znver2": 94, "znver3": 115, "znver4": 68, "znver5": 68,
+    "neoverse-n1": 47, "neoverse-v1": 46, "neoverse-v2": 46,
+    "cortex-a55": 47, "cortex-a76": 47, "apple-m1": 145,
+}
+# Messages until the last thread at a barrier and one that waits have met: the word that counts
+# arrivals comes to the last one, the word that lets all pass goes there and comes back.
+_TO_MEET = 3
+# Lines that a core waits for at once beyond its second cache: 48 on Intel's servers since Skylake
+# and on Zen 3, 46 on Neoverse N1.
+_IN_FLIGHT = 48
+
+
+def _between_cores(machine: Machine) -> Machine:
+    """With the numbers that follow from the time of a message, by Little's law for many lines."""
+    nanoseconds = _MESSAGES[machine.name]
+    asking = nanoseconds * machine.gigahertz / _IN_FLIGHT  # cycles for each of many lines
+    last = machine.caches[-1].bytes_per_cycle
+    return replace(
+        machine,
+        meeting_seconds=_TO_MEET * nanoseconds * 1e-9,
+        crossing_bytes_per_cycle=1 / (1 / last + asking / LINE_BYTES),
+    )
+
+
+MACHINES = {machine.name: _between_cores(machine) for machine in _TABLE}
 
 # Processors that differ from one in the table in nothing that it tells, by LLVM's names.
 _ALIKE = {

@@ -31,9 +31,9 @@ class Probes:
         # Two registers hold the operands. More sums than latency times units need do no harm.
         self.accumulators = registers - 4
         texts = _texts(bits // 32, self.accumulators, has_fma)
-        self._library = _linked("\n".join(texts.values()), list(texts), features)
+        self._library = linked("\n".join(texts.values()), list(texts), features)
         self._entries = {name: _ENTRY(self._library[name]) for name in texts}
-        self._small = _aligned(1 << 13)
+        self._small = aligned(1 << 13)
 
     def clock(self) -> float:
         """Cycles per second, by a chain of additions that take one cycle each."""
@@ -57,13 +57,13 @@ class Probes:
 
     def read_bandwidth(self, size: int) -> float:
         """Bytes per second when memory of that size, a power of two, is read again and again."""
-        memory = _aligned(size)
+        memory = aligned(size)
         chunk = _UNROLL * self.vector_bytes
         return self._rate("loads", chunk, memory, size // chunk)
 
     def _rate(self, name: str, per_iteration: int, memory: Any = None, span: int = 1) -> float:
         """What is done per second; kernels step through `span` parts of `memory`, in turn."""
-        address = _address(self._small if memory is None else memory)
+        address = address_of(self._small if memory is None else memory)
         entry = self._entries[name]
 
         def run(count: int) -> float:
@@ -84,18 +84,18 @@ def _count_for(run: Callable[[int], float]) -> int:
     return max(1, round(count * _SECONDS / seconds))
 
 
-def _aligned(size: int) -> Any:
+def aligned(size: int) -> Any:
     """Memory that has been written to, so that it is really there."""
     memory = np.ones(size + _ALIGNMENT, np.uint8)
     skipped = -memory.ctypes.data % _ALIGNMENT
     return memory[skipped : skipped + size]
 
 
-def _address(memory: Any) -> int:
+def address_of(memory: Any) -> int:
     return int(memory.ctypes.data)
 
 
-def _linked(text: str, names: Sequence[str], features: Sequence[str]) -> Any:
+def linked(text: str, names: Sequence[str], features: Sequence[str]) -> Any:
     """The kernels in memory, by name."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()

@@ -14,12 +14,12 @@ import pytest
 from tests.backends.host.test_flow import CHOICE, HEAD, LOOP, PERCEPTRON, SCAN, both, numbers
 
 import graft
+from graft.base.cores import available_cores
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, UserError
 from graft.module import Module
 from graft.runtime.artifact import load as load_artifact
 from graft.runtime.container import ArtifactError, Section, read, write
-from graft.runtime.cores import available_cores
 from graft.runtime.memory import address_of
 
 Feeds = Mapping[str, Array]

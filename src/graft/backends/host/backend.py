@@ -13,6 +13,7 @@ from graft.backends.host.lowering.builder import Built, build_program
 from graft.backends.host.lowering.segments import SegmentCompiler
 from graft.backends.host.passes.pipeline import prepare
 from graft.backends.host.patterns import host_patterns
+from graft.base.cores import available_processors
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.base.names import comment
@@ -28,7 +29,6 @@ from graft.passes.pipeline import PassReport
 from graft.program.program import Program
 from graft.quantize.scheme import BYTES
 from graft.rewrite.rule import Refusal
-from graft.runtime.cores import available_processors
 from graft.runtime.regions import Region
 from graft.runtime.session import artifact_runner, session_runner
 from graft.target.roofline import memory_roofline
@@ -54,9 +54,16 @@ class HostBackend(Backend):
 
     @cached_property
     def limits(self) -> Limits:  # type: ignore[override]  # an attribute, once somebody asks
-        """The roofline of the machine: what all threads compute, and read from memory."""
-        rates = memory_roofline(self._target.machine).scaled(self._threads)
-        return Limits(peak_flops=rates.flops, peak_bytes_per_second=rates.bytes, quantized=(BYTES,))
+        """The roofline of the machine: what all threads compute, and read from memory. To go on
+        after a region, threads are called that may sleep by then."""
+        machine = self._target.machine
+        rates = memory_roofline(machine).scaled(self._threads)
+        return Limits(
+            launch_seconds=machine.calling_seconds,
+            peak_flops=rates.flops,
+            peak_bytes_per_second=rates.bytes,
+            quantized=(BYTES,),
+        )
 
     @property
     def _threads(self) -> int:

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from graft.base.cores import available_cores
 from graft.base.dims import evaluate_dim, parse_dim, symbols_of
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import EvaluationError, UserError
-from graft.runtime.cores import available_cores
 from graft.runtime.json_graph import JsonGraph, JsonNode, unpack
 from graft.runtime.loaders import versioned
 from graft.runtime.memory import address_of, aligned_empty

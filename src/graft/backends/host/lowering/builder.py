@@ -135,11 +135,11 @@ class _ProgramBuilder:
 
     def built_with(self, body: Block, output_names: tuple[str, ...], threads: int | None) -> Built:
         """The finished program."""
-        target = self.compiler.target
-        core = cache_roofline(target.machine)
+        target, machine = self.compiler.target, self.compiler.target.machine
+        core, between = cache_roofline(machine), (machine.calling_seconds, machine.meeting_seconds)
         self._objects[driver_code(target)] = None
         self.built.program = Program(
-            Target(target.triple, target.features, (core.flops, core.bytes)),
+            Target(target.triple, target.features, (core.flops, core.bytes), *between),
             tuple(self.values.values),
             tuple(self._kernel_constants(body)),
             body,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from graft.runtime import cores
-from graft.runtime.cores import available_cores, available_processors
+from graft.base import cores
+from graft.base.cores import available_cores, available_processors
 
 
 class Machine:

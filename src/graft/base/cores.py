@@ -21,8 +21,13 @@ _Reader = Callable[[Path], tuple[int, int]]
 
 def available_cores() -> int:
     """The physical cores that this process may keep busy; at least one."""
-    processors = os.sched_getaffinity(0)
-    return _within_quota(len({_siblings(processor) for processor in processors}))
+    return _within_quota(len(core_processors()))
+
+
+def core_processors() -> list[int]:
+    """One processor of each physical core that this process may run on, in order."""
+    processors = sorted(os.sched_getaffinity(0), reverse=True)
+    return sorted({_siblings(processor): processor for processor in processors}.values())
 
 
 def available_processors() -> int:
