@@ -55,11 +55,11 @@ def block_graph(
     return builder.build(value)
 
 
-def with_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """Let jobs make so many rows."""
+def with_rows(monkeypatch: pytest.MonkeyPatch, rows: int, step: int) -> None:
+    """Let jobs make so many rows, some at a time."""
 
     def choose(*args: Any) -> InvertedSchedule:
-        return replace(choose_inverted_schedule(*args), rows=rows)
+        return replace(choose_inverted_schedule(*args), rows=rows, step=step)
 
     monkeypatch.setattr(kernels, "choose_inverted_schedule", choose)
 
@@ -77,7 +77,7 @@ def test_layers_of_mobile_networks(
     check(chain(graph), inverted_residual, threads)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 13])
+@pytest.mark.parametrize(("rows", "step"), [(1, 1), (3, 1), (3, 2), (13, 5), (13, 13)])
 @pytest.mark.parametrize(
     ("kernel", "attrs"),
     [
@@ -88,9 +88,13 @@ def test_layers_of_mobile_networks(
     ],
 )
 def test_any_window_and_any_rows_of_a_job(
-    kernel: tuple[int, int], attrs: dict[str, Any], rows: int, monkeypatch: pytest.MonkeyPatch
+    kernel: tuple[int, int],
+    attrs: dict[str, Any],
+    rows: int,
+    step: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with_rows(monkeypatch, rows)
+    with_rows(monkeypatch, rows, step)
     graph = block_graph((2, 8, 13, 19), 24, 16, kernel, **attrs)
     check(chain(graph, (8, 8), (NO_HALO, (1, 2, 0, 3))), inverted_residual, 2)
 
@@ -195,5 +199,5 @@ def test_ring_and_rows_fit_the_second_cache() -> None:
     group = chain(block_graph((1, 24, 56, 56), 144, 24, **PADDED)).group
     extents = kernels.inverted_extents(group, 16, target)
     schedule = choose_inverted_schedule(target, extents)
-    assert extents.bytes_of(schedule.rows) <= target.cache_bytes[1] / 2
+    assert extents.bytes_of(schedule.rows, schedule.step) <= target.cache_bytes[1] / 2
     assert 56 // schedule.rows >= 16

@@ -42,7 +42,7 @@ _LEAST_JOBS = ENOUGH_JOBS // 2
 @dataclass(frozen=True, slots=True)
 class ExpandSchedule:
     """What a search may vary: the register tile of the expansion, and the rows of the result that a
-    job makes."""
+    job makes, of a share of the channels that is one tile wide."""
 
     tile: ConvSchedule
     rows: int
@@ -102,11 +102,11 @@ def expand_extents_of(
 
 
 def _row_by_row(conv: Node, block: int, lanes: int) -> ConvExtents:
-    """The extents of a pointwise convolution that makes such blocks, no two rows at a time."""
+    """The extents of a pointwise convolution that makes such blocks, row by row."""
     _, channels, rows, columns = typical_shape(conv.output)
     depth, vectors = typical_shape(conv.args[0])[1], -(-channels // block) * block // lanes
     return ConvExtents(
-        depth, (1, 1), rows, columns, vectors, block // lanes, is_static=False, may_overlap=True
+        depth, (1, 1), rows, columns, vectors, block // lanes, tile_rows=1, may_overlap=True
     )
 
 
@@ -120,13 +120,29 @@ def choose_expand_schedule(target: Target, extents: ExpandExtents) -> ExpandSche
     """The cheapest tile, and as many rows as the first cache holds and leave enough jobs."""
     near, image = _with_all_cached(target), extents.expansion
     share = min(_shares(image), key=lambda share: _expansion_cycles(near, extents, share))
-    tile = choose_schedule(near, extents.lanes, replace(image, vectors=share))
-    held = target.cache_bytes[0] // (image.columns * share * extents.lanes * _FLOAT)
-    jobs = extents.batch * extents.rows * -(-image.vectors // share)
-    counts = range(1, min(extents.rows, jobs // ENOUGH_JOBS) + 1)
-    rows = max((count for count in counts if extents.ring_rows(count) <= held), default=1)
-    rows = -(-extents.rows // -(-extents.rows // rows))  # the last job's all but as many
+    rows = _job_rows(target, extents, share)
+    tile = choose_schedule(near, extents.lanes, _share_of(extents, share, rows))
     return ExpandSchedule(replace(tile, bands=0), rows)
+
+
+def _job_rows(target: Target, extents: ExpandExtents, share: int) -> int:
+    """The rows of the result that a job makes of a share of so many vectors."""
+    jobs = extents.batch * extents.rows * -(-extents.expansion.vectors // share)
+    rows = _rows_held(target, extents, share, min(extents.rows, jobs // ENOUGH_JOBS))
+    return -(-extents.rows // -(-extents.rows // rows))  # the last job's all but as many
+
+
+def _rows_held(target: Target, extents: ExpandExtents, share: int, most: int) -> int:
+    """Of `most` rows of the result, those whose windows the first cache holds at a time."""
+    row = extents.expansion.columns * share * extents.lanes * _FLOAT
+    held = target.cache_bytes[0] // row
+    counts = (count for count in range(1, most + 1) if extents.ring_rows(count) <= held)
+    return max(counts, default=1)
+
+
+def _share_of(extents: ExpandExtents, share: int, rows: int) -> ConvExtents:
+    """The expansion of a share of the channels, for so many rows of the result at a time."""
+    return replace(extents.expansion, vectors=share, tile_rows=rows * extents.strides[0])
 
 
 def expand_cost(group: Group, block: int, target: Target) -> float:
@@ -172,7 +188,8 @@ def _expansion_cycles(
     image, shares = extents.expansion, -(-extents.expansion.vectors // share)
     begun = extents.batch * image.rows * (1 if in_rows else shares)
     again = (_threads(target.machine) - 1) * extents.shared_rows / begun
-    one = conv_cycles(target, extents.lanes, replace(image, vectors=share))
+    rows = (_step_rows if in_rows else _job_rows)(target, extents, share)
+    one = conv_cycles(target, extents.lanes, _share_of(extents, share, rows))
     return extents.batch * shares * one * (1 + again)
 
 
@@ -290,12 +307,14 @@ def _waited(machine: Machine, busy: float, transfer: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class InvertedSchedule:
-    """What a search may vary: the register tiles of expansion and projection, and the rows of the
-    result that a job makes."""
+    """What a search may vary: the register tiles of expansion and projection, the rows of the
+    result that a job makes, and those for which it expands and filters a share of the channels, one
+    tile wide, before it goes on to the next ones of that share."""
 
     expansion: ConvSchedule
     projection: ConvSchedule
     rows: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,9 +324,9 @@ class InvertedExtents:
     expand: ExpandExtents
     project: ProjectExtents
 
-    def bytes_of(self, rows: int) -> int:
+    def bytes_of(self, rows: int, step: int) -> int:
         """What a thread holds between the three for so many rows of the result."""
-        return self.expand.ring_rows(rows) * self.expand.row_bytes + rows * self.project.row_bytes
+        return self.expand.ring_rows(step) * self.expand.row_bytes + rows * self.project.row_bytes
 
 
 def inverted_extents(group: Group, block: int, target: Target) -> InvertedExtents:
@@ -320,16 +339,32 @@ def inverted_extents(group: Group, block: int, target: Target) -> InvertedExtent
 
 
 def choose_inverted_schedule(target: Target, extents: InvertedExtents) -> InvertedSchedule:
-    """The cheapest tiles, and as many rows as the second cache holds and leave enough jobs."""
+    """The cheapest tiles, and as many rows as the second cache holds and leave enough jobs; of a
+    share of the channels, as many rows at a time as the first one holds."""
     near, expand, project = _with_all_cached(target), extents.expand, extents.project
-    share = min(_shares(expand.expansion), key=lambda share: _expansion_cycles(near, expand, share))
-    expansion = choose_schedule(near, expand.lanes, replace(expand.expansion, vectors=share))
+    share = min(
+        _shares(expand.expansion),
+        key=lambda share: _expansion_cycles(near, expand, share, in_rows=True),
+    )
+    step = _step_rows(target, expand, share)
+    expansion = choose_schedule(near, expand.lanes, _share_of(expand, share, step))
     projection = choose_schedule(near, project.lanes, project.projection)
-    rows = max(1, expand.batch * expand.rows // _LEAST_JOBS)
-    while rows > 1 and extents.bytes_of(rows) > target.cache_bytes[1] / 2:
+    rows = _most_rows(expand)
+    while rows > 1 and extents.bytes_of(rows, min(step, rows)) > target.cache_bytes[1] / 2:
         rows -= 1
     rows = -(-expand.rows // -(-expand.rows // rows))
-    return InvertedSchedule(replace(expansion, bands=0), replace(projection, bands=0), rows)
+    tiles = replace(expansion, bands=0), replace(projection, bands=0)
+    return InvertedSchedule(*tiles, rows, min(step, rows))
+
+
+def _most_rows(extents: ExpandExtents) -> int:
+    """The rows of a job that has all channels, where each thread is to have some jobs."""
+    return max(1, extents.batch * extents.rows // _LEAST_JOBS)
+
+
+def _step_rows(target: Target, extents: ExpandExtents, share: int) -> int:
+    """Of those, the rows for which a share of so many vectors is expanded at a time."""
+    return _rows_held(target, extents, share, _most_rows(extents))
 
 
 def inverted_cost(group: Group, block: int, target: Target) -> float:

@@ -257,6 +257,7 @@ class ConvWriter(ImageWriter):
         # groups that share a slab, or one that ends within it, keep to their own blocks
         own = channels.outputs if channels.groups > 1 else result.blocks * result.block
         whole = channels.slab == result.block and own % channels.slab == 0
+        is_one = len(down) == 1 and not self.skips_rows
         return ConvExtents(
             round(channels.mean_count) // self.together,
             (max(1, down[0].taps), max(1, across[0].taps)),
@@ -264,7 +265,7 @@ class ConvWriter(ImageWriter):
             columns,
             (own if whole else channels.slab) // lanes,
             channels.slab // lanes,
-            len(down) == 1 and isinstance(counts[0], int) and not self.skips_rows,
+            None if is_one and isinstance(counts[0], int) else 1,
             channels.groups == 1 and self.together == 1,
             channels.unit if self.may_block(down, across) and not channels.mixed else 0,
         )

@@ -69,7 +69,7 @@ class ConvExtents:
     columns: int
     vectors: int  # of all result channels that read the same inputs
     per_block: int  # vectors of a block
-    is_static: bool = True
+    tile_rows: int | None = None  # that a tile may span, if not all
     may_overlap: bool = False  # whether the last slab may share channels with the one before
     unit: int = 0  # channels that blocks of the depth are multiples of; 0: there may be none
 
@@ -140,7 +140,7 @@ def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[tuple[i
         if extents.vectors % vectors and not extents.may_overlap:
             continue
         most = most_pixels(target.vector_registers, vectors)
-        for rows in range(1, min(most, extents.rows if extents.is_static else 1) + 1):
+        for rows in range(1, min(most, extents.rows, extents.tile_rows or most) + 1):
             columns = min(extents.columns, most // rows)
             if rows == 1 or columns == extents.columns:
                 yield vectors, rows, columns, 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, plus, times
+from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, over, plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Chain, Layout, Plan, kernel_template, plan_of
@@ -59,7 +59,6 @@ from graft.loop.ir import (
     Const,
     Expr,
     For,
-    If,
     Let,
     Load,
     Ramp,
@@ -219,22 +218,47 @@ class Expansion(PointwiseRows):
             for statement in ring.beside.filled(Const(0), block, ring.row(row), self.fresh(""))
         ]
 
-    def expanded_row(self) -> Stmt:
-        """A row of a share, or zeros where there is none: `line` may lie above or below."""
-        ring, width = self.ring, self.result.static_extents[3]
-        zeros = tuple(
+    def expanded_rows(self, begin: Expr, end: Expr) -> Stmt:
+        """Rows of a share, and zeros for those that lie above or below the image."""
+        top, _, bottom, _ = self.result.halo
+        low, high = begin, end
+        around: list[Stmt] = []
+        if top:
+            low = Binary(BinaryKind.MAXIMUM, begin, Const(0))
+            around.append(self.zeros(begin, low))
+        if bottom:
+            high = Binary(BinaryKind.MINIMUM, end, self.height)
+            around.append(self.zeros(high, end))
+        first, count = Var(self.fresh("first")), Var(self.fresh("count"))
+        rows = self.tiled_rows(first, count)
+        nest = Let(first, low, Let(count, minus(high, first), rows))
+        return Block((*around, nest))
+
+    def tiled_rows(self, first: Expr, count: Expr) -> Stmt:
+        """Rows of the image in tiles of some rows each; what is left of them one by one."""
+        size = self.schedule.rows
+        each = self.some_rows(self.down[0], plus(first, times(self.line, size)), size)
+        if size == 1:
+            return For(self.line, Const(0), count, each)
+        rest = plus(first, times(over(count, size), size))
+        single = self.some_rows(self.down[0], plus(rest, self.line), 1)
+        return Block(
+            (
+                For(self.line, Const(0), over(count, size), each),
+                For(self.line, Const(0), modulo(count, size), single),
+            )
+        )
+
+    def zeros(self, begin: Expr, end: Expr) -> Stmt:
+        """Rows of zeros, those of the share."""
+        ring, width, row = self.ring, self.result.static_extents[3], Var(self.fresh("outside"))
+        rows = tuple(
             ring.beside.pixels(
-                (Const(0), block, ring.row(self.line)), Const(0), Const(width), self.fresh("n")
+                (Const(0), block, ring.row(row)), Const(0), Const(width), self.fresh("n")
             )
             for block in self.ring_blocks
         )
-        computed = self.some_rows(self.down[0], self.line, 1)
-        top, _, bottom, _ = self.result.halo
-        if not top and not bottom:
-            return computed
-        above = Compare(CompareKind.GREATER_EQUAL, self.line, Const(0))
-        below = Compare(CompareKind.LESS, self.line, self.height)
-        return If(Binary(BinaryKind.AND, above, below), computed, Block(zeros))
+        return For(row, begin, minus(end, begin), Block(rows))
 
 
 class _Depthwise(DepthwiseWriter):
@@ -313,17 +337,12 @@ class _Writer:
         first = plus(times(row, stride), -padding)
         last = plus(times(plus(row, minus(count, Const(1))), stride), window - padding)
         start = Select(goes_on, plus(first, window - stride), first)
-        body = Block((self.expanded(begin, end), self.convolved(row, count)))
+        body = Block((self.expansion.expanded_rows(begin, end), self.convolved(row, count)))
         rows = self.schedule.rows
         left = minus(Const(self.height), row)
         nest: Stmt = Let(begin, start, Let(end, last, body))
         nest = Let(count, Binary(BinaryKind.MINIMUM, Const(rows), left), nest)
         return Let(row, times(self.strip, rows), nest)
-
-    def expanded(self, begin: Expr, end: Expr) -> Stmt:
-        """The rows of a share that are new to the ring."""
-        line = self.expansion.line
-        return For(line, begin, minus(end, begin), self.expansion.expanded_row())
 
     def convolved(self, row: Expr, count: Expr) -> Stmt:
         """The rows of the result for a share."""

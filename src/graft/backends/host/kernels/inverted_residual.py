@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, plus, times
+from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, over, plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Chain, Layout, Plan, kernel_template, plan_of
@@ -140,7 +140,7 @@ class _Writer:
         first, second, third = group.parts or ()
         self.extents = extents = inverted_extents(group, wide.block, target)
         self.schedule = schedule = choose_inverted_schedule(target, extents)
-        self.ring = Ring(wide, extents.expand.ring_rows(schedule.rows), wide.blocks)
+        self.ring = Ring(wide, extents.expand.ring_rows(schedule.step), wide.blocks)
         rows = index(1, narrow.blocks, schedule.rows, narrow.sizes[3], narrow.block)
         self.scratch = Buffer("rows", DType.FLOAT32, rows, Scope.HEAP)
         inner = {first.output: (wide, self.ring.buffer), second.output: (narrow, self.scratch)}
@@ -188,22 +188,36 @@ class _Writer:
         return whole
 
     def filtered(self, goes_on: Expr) -> Stmt:
-        """The rows of the depthwise convolution, and before those of the ring that are new."""
+        """Share by share of the channels, all rows of the depthwise convolution: some at a time,
+        and before them those of the ring that are new, which the first cache then holds."""
+        expansion, rows = self.expansion, self.schedule.step
+        step, first, count = Var("step"), Var("step_row"), Var("step_count")
+        is_later = Compare(CompareKind.GREATER, step, Const(0))
+        has_rows = Select(is_later, is_later, goes_on)
+        left = minus(plus(self.first_row, self.count), first)
+        body = self.stepped(first, count, has_rows)
+        body = Let(count, Binary(BinaryKind.MINIMUM, Const(rows), left), body)
+        body = Let(first, plus(self.first_row, times(step, rows)), body)
+        steps = For(step, Const(0), over(plus(self.count, rows - 1), rows), body)
+        return For(expansion.number, Const(0), Const(expansion.shares), steps)
+
+    def stepped(self, row: Expr, count: Expr, has_rows: Expr) -> Stmt:
+        """Rows of the depthwise convolution for a share, from the rows of the ring; `has_rows` is
+        whether it has those that the rows above have been made of, too."""
         expansion, depthwise = self.expansion, self.depthwise
         stride, window = self.extents.expand.strides[0], self.extents.expand.window[0]
         padding: int = depthwise.anchor.attrs.padding[0]
         begin, end = Var("begin"), Var("end")  # rows of the expanded image, padding included
-        first = plus(times(self.first_row, stride), -padding)
-        last = plus(times(plus(self.first_row, minus(self.count, Const(1))), stride), 0)
-        new = For(expansion.line, begin, minus(end, begin), expansion.expanded_row())
+        first = plus(times(row, stride), -padding)
+        last = plus(times(plus(row, minus(count, Const(1))), stride), window - padding)
+        start = Select(has_rows, plus(first, window - stride), first)
         number = Var("number")  # of a block within the share
-        line = For(depthwise.row, self.first_row, self.count, Block(tuple(depthwise.tiles())))
+        line = For(depthwise.row, row, count, Block(tuple(depthwise.tiles())))
         block = Let(depthwise.block, plus(expansion.first_block, number), line)
         blocks = expansion.share // expansion.result.block
-        share = Block((new, For(number, Const(0), Const(blocks), block)))
-        shares = For(expansion.number, Const(0), Const(expansion.shares), share)
-        start = Select(goes_on, plus(first, window - stride), first)
-        return Let(begin, start, Let(end, plus(last, window - padding), shares))
+        filtered = For(number, Const(0), Const(blocks), block)
+        body = Block((expansion.expanded_rows(begin, end), filtered))
+        return Let(begin, start, Let(end, last, body))
 
     def projected(self) -> Stmt:
         """The rows of the result."""
