@@ -17,6 +17,7 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernels.conv_cost import conv_cost
 from graft.backends.host.kernels.conv_schedule import (
     ENOUGH_JOBS,
+    FEW_BANDS,
     ConvExtents,
     ConvSchedule,
     choose_schedule,
@@ -41,8 +42,9 @@ _LEAST_JOBS = ENOUGH_JOBS // 2
 
 @dataclass(frozen=True, slots=True)
 class ExpandSchedule:
-    """What a search may vary: the register tile of the expansion, and the rows of the result that a
-    job makes, of a share of the channels that is one tile wide."""
+    """What a search may vary: the register tile of the expansion, in whose bands jobs go through
+    the image, and the rows of the result that a job makes, of a share of the channels that is one
+    tile wide."""
 
     tile: ConvSchedule
     rows: int
@@ -122,7 +124,26 @@ def choose_expand_schedule(target: Target, extents: ExpandExtents) -> ExpandSche
     share = min(_shares(image), key=lambda share: _expansion_cycles(near, extents, share))
     rows = _job_rows(target, extents, share)
     tile = choose_schedule(near, extents.lanes, _share_of(extents, share, rows))
-    return ExpandSchedule(replace(tile, bands=0), rows)
+    return ExpandSchedule(replace(tile, bands=_bands(target, extents, share)), rows)
+
+
+def _bands(target: Target, extents: ExpandExtents, share: int) -> int:
+    """The bands of rows that jobs go through, all shares of each before the next.
+
+    Each computes the rows again that windows of the band before it cover, too. But where a band is
+    one thread's, the next kernel, whose threads work on bands, finds all channels of it in its
+    cache; of one that several share, most of them are in others' caches."""
+    machine, near = target.machine, _with_all_cached(target)
+    strips = -(-extents.rows // _job_rows(target, extents, share))
+    expanded = _expansion_cycles(near, extents, share)
+    again = expanded * extents.shared_rows / extents.expansion.rows
+    size = extents.batch * extents.rows * extents.columns * extents.channels * _FLOAT
+
+    def cycles(bands: int) -> float:
+        others = max(0.0, 1 - bands / _threads(machine))
+        return again * (bands - 1) + size * others / machine.crossing_bytes_per_cycle
+
+    return min((bands for bands in (1, *FEW_BANDS) if bands <= strips), key=cycles)
 
 
 def _job_rows(target: Target, extents: ExpandExtents, share: int) -> int:
@@ -141,8 +162,10 @@ def _rows_held(target: Target, extents: ExpandExtents, share: int, most: int) ->
 
 
 def _share_of(extents: ExpandExtents, share: int, rows: int) -> ConvExtents:
-    """The expansion of a share of the channels, for so many rows of the result at a time."""
-    return replace(extents.expansion, vectors=share, tile_rows=rows * extents.strides[0])
+    """The expansion of a share of the channels, for so many rows of the result at a time; shares
+    ask for one another's weights."""
+    together = rows * extents.strides[0]
+    return replace(extents.expansion, vectors=share, tile_rows=together, asked_for=True)
 
 
 def expand_cost(group: Group, block: int, target: Target) -> float:

@@ -175,6 +175,7 @@ class ConvWriter(ImageWriter):
         # a job's channels: a slab of whole blocks, or a block of several slabs
         self.share = max(self.channels.slab, self.result.block)
         self.number, self.line, self.segment = Var("share"), Var("line"), Var("segment")
+        self.tile_row: Expr = self.line  # the number of a row of tiles in the image
         if self.schedule.depth_block and self.share == self.channels.slab:
             self.depth_blocks = self.channels.count // self.schedule.depth_block
             self.partial = self.partial_sums()
@@ -329,7 +330,7 @@ class ConvWriter(ImageWriter):
             return 1
         jobs = (batch if isinstance(batch, int) else 1) * -(-lines // self.schedule.rows)
         most = columns // self.schedule.columns if isinstance(columns, int) else None
-        return segments_of(jobs * self.shares, most)
+        return segments_of(jobs * self.shares, most, self.depth_blocks > 1)
 
     def rows_of(self, down: Phase) -> Stmt:
         """The rows of a job."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graft.backends.host.kernels.tile import balanced
-from graft.target.machine import Machine
+from graft.target.machine import MOST_CORES, Machine
 from graft.target.register_tile import (
     EXPOSED,
     data_cycles,
@@ -72,6 +72,7 @@ class ConvExtents:
     tile_rows: int | None = None  # that a tile may span, if not all
     may_overlap: bool = False  # whether the last slab may share channels with the one before
     unit: int = 0  # channels that blocks of the depth are multiples of; 0: there may be none
+    asked_for: bool = False  # whether even the first slab's weights have been asked for ahead
 
     @property
     def steps(self) -> int:
@@ -126,9 +127,11 @@ def conv_cycles(target: Target, lanes: int, extents: ConvExtents) -> float:
     return min(_cycles(target, lanes, extents, tile) for tile in _tiles(target, lanes, extents))
 
 
-def segments_of(jobs: int, most: int | None) -> int:
-    """Into how many parts each of so many jobs is cut, for the threads to share evenly."""
-    wanted = -(-ENOUGH_JOBS // jobs)
+def segments_of(jobs: int, most: int | None, is_blocked: bool) -> int:
+    """Into how many parts each of so many jobs is cut, for the threads to share evenly. Where the
+    depth is in blocks, all tiles of a part read a block's weights from the first cache: then parts
+    are no more than there are threads."""
+    wanted = -(-(MOST_CORES if is_blocked else ENOUGH_JOBS) // jobs)
     return max(1, wanted if most is None else min(wanted, most))
 
 
@@ -162,7 +165,8 @@ def depth_block(target: Target, weights: int, depth: int, unit: int = 1) -> int:
 def _cycles(
     target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, int, int, int]
 ) -> float:
-    """Cycles of all result channels of an image."""
+    """Cycles of all result channels of an image. Where a burst from beyond the second cache is
+    waited for, the first tile waits for its weights, which no tile before has asked for."""
     vectors, rows, columns, block = tile
     machine, steps = target.machine.with_vectors(32 * lanes), extents.steps
     weights = vectors * lanes * _FLOAT
@@ -178,8 +182,8 @@ def _cycles(
     resumed = extents.depth // (block or extents.depth) - 1
     if block:
         lines, across = -(-extents.rows // rows), -(-extents.columns // columns)
-        together = -(-across // segments_of(lines * slabs, extents.columns // columns))
-        incoming_weights = stream_cycles(machine, weights, 0) / together
+        together = across / segments_of(lines * slabs, extents.columns // columns, True)
+        incoming_weights = stream_cycles(machine, weights, 0) / max(1.0, together)
     total, variants = 0.0, 0
     for height, lines in balanced(extents.rows, rows):
         for width, count in balanced(extents.columns, columns):
@@ -192,7 +196,11 @@ def _cycles(
             cycles += resumed * resume_cycles(machine, pixels, vectors)
             total += lines * count * cycles
             variants += 1
-    return total * slabs * (1 + _VARIANT * (variants - 1))
+    cycles = total * slabs * (1 + _VARIANT * (variants - 1))
+    if extents.asked_for or machine.fills_beside_loads:
+        return cycles
+    first = weights * (block or extents.depth) * steps // extents.depth
+    return cycles + max(0.0, stream_cycles(machine, first, last) - cycles * steps / max(1, every))
 
 
 def _written_cycles(machine: Machine, extents: ConvExtents, lanes: int) -> float:

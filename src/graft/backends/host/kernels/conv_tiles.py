@@ -84,7 +84,7 @@ class ConvTiles:
         clear = tile.clear(self.begin if self.writer.begin is not None else None)
         finish = self.finish(pixel)
         if partial is None:
-            row = times(self.writer.line, self.writer.tiles_across)
+            row = times(self.writer.tile_row, self.writer.tiles_across)
             among_slab = plus(row, plus(self.before, number))
             if self.writer.ahead:
                 among_slab = modulo(among_slab, tiles_of_slab(self.writer))
@@ -299,7 +299,7 @@ def lines_ahead(writer: ConvWriter) -> int:
         return 0
     if not isinstance(down.count, int):
         return 0
-    tiles = -(-writer.tiles_across // writer.segments)
+    tiles = max(1, writer.tiles_across // writer.segments)  # of the jobs that have fewest
     if writer.partial is None:
         tiles = tiles_of_slab(writer)
     extents = [int(one.value) for one in writer.weights.extents if isinstance(one, Const)]

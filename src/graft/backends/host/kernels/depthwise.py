@@ -42,6 +42,7 @@ from graft.loop.ir import (
     For,
     Let,
     Load,
+    Prefetch,
     Ramp,
     Stmt,
     Store,
@@ -49,24 +50,30 @@ from graft.loop.ir import (
 )
 from graft.ops.pointwise import SCALAR_DTYPES
 from graft.rewrite.rule import Refusal
-from graft.target.machine import Machine
+from graft.target.machine import LINE_BYTES, Machine
 from graft.target.register_tile import RETRIED_LOADS, stream_cycles
 from graft.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseSchedule:
-    """What a search may vary: lanes of a vector and pixels of a tile."""
+    """What a search may vary: lanes of a vector, pixels of a tile, and whether a tile asks for the
+    data of the next one."""
 
     lanes: int
     pixels: int
+    asks_ahead: bool = False
 
 
 def default_schedule(target: Target, dtype: DType, block: int, columns: int) -> DepthwiseSchedule:
-    """Tiles that fill the registers, beside the weights of a kernel row and two elements."""
+    """Tiles that fill the registers, beside the weights of a kernel row and two elements.
+
+    Each instruction of a tile reads one line and goes on a tile further, a few times in a row of
+    the image: where loads wait for lines that no prefetcher foresees, tiles ask for them."""
     lanes = vector_lanes(target, dtype, block)
     spare = target.vector_registers - columns - 2
-    return DepthwiseSchedule(lanes, max(spare, target.vector_registers // 4))
+    pixels = max(spare, target.vector_registers // 4)
+    return DepthwiseSchedule(lanes, pixels, not target.machine.fills_beside_loads)
 
 
 def depthwise_cycles(
@@ -142,7 +149,7 @@ class DepthwiseWriter(ImageWriter):
     ) -> None:
         super().__init__(parameters, schedule.lanes)
         self.anchor = anchor
-        self.pixels = schedule.pixels
+        self.pixels, self.asks_ahead = schedule.pixels, schedule.asks_ahead
         self.kernel: tuple[int, int] = weight.shape[2:]
         self.data, self.source = parameters.value(anchor.args[0], "data")
         self.dtype = anchor.output.dtype
@@ -217,11 +224,22 @@ class DepthwiseWriter(ImageWriter):
             element = Var(f"x{place}{tile.tag}", dtype, self.lanes)
             at = (*row, plus(start, place), lanes)
             updates = tuple(self.accumulate(tile, pixel, element, names[kx]) for pixel, kx in uses)
-            statements.append(Let(element, self.element(at), Block(updates)))
+            ahead = self.ask_ahead(row, start, place + tile.pixels * attrs.strides[1], first)
+            statements.append(Let(element, self.element(at), Block((*ahead, *updates))))
         body: Stmt = Block(tuple(statements))
         for kx, name in enumerate(names):
             body = Let(name, Load(self.weights, (self.block, line, Const(kx), lanes)), body)
         return body
+
+    def ask_ahead(
+        self, row: tuple[Expr, ...], start: Expr, place: int, first: int
+    ) -> tuple[Stmt, ...]:
+        """Ask for the line that begins at a pixel so far behind the tile's first, if one does. The
+        next tile of a row reads it, or behind the last one the next row's first tile."""
+        size = self.source.dtype.numpy.itemsize
+        if not self.asks_ahead or (place * self.data.block + first) * size % LINE_BYTES:
+            return ()
+        return (Prefetch(self.source, (*row, plus(start, place), Const(first))),)
 
     def element(self, at: tuple[Expr, ...]) -> Expr:
         """A vector of the data as it is multiplied."""

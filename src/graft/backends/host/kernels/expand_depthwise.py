@@ -36,7 +36,7 @@ from graft.backends.host.kernels.conv_plan import (
     takes,
     without_neighbours,
 )
-from graft.backends.host.kernels.conv_schedule import FEW_BANDS, ConvSchedule
+from graft.backends.host.kernels.conv_schedule import ConvSchedule
 from graft.backends.host.kernels.depthwise import DepthwiseWriter, default_schedule
 from graft.backends.host.kernels.image import (
     WITHIN,
@@ -237,11 +237,14 @@ class Expansion(PointwiseRows):
     def tiled_rows(self, first: Expr, count: Expr) -> Stmt:
         """Rows of the image in tiles of some rows each; what is left of them one by one."""
         size = self.schedule.rows
-        each = self.some_rows(self.down[0], plus(first, times(self.line, size)), size)
+        row = plus(first, times(self.line, size))
+        self.tile_row = over(row, size)
+        each = self.some_rows(self.down[0], row, size)
         if size == 1:
             return For(self.line, Const(0), count, each)
-        rest = plus(first, times(over(count, size), size))
-        single = self.some_rows(self.down[0], plus(rest, self.line), 1)
+        row = plus(plus(first, times(over(count, size), size)), self.line)
+        self.tile_row = over(row, size)
+        single = self.some_rows(self.down[0], row, 1)
         return Block(
             (
                 For(self.line, Const(0), over(count, size), each),
@@ -316,7 +319,7 @@ class _Writer:
         jobs = shared_in_bands(
             (self.expansion.batch, self.expansion.batches),
             (self.strip, strips),
-            FEW_BANDS[-1],
+            self.schedule.tile.bands,
             between,
             Block((self.rows(goes_on), leave)),
         )
