@@ -419,6 +419,39 @@ def test_rows_of_bytes_as_words(lanes: int, target: Target) -> None:
 
 @pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
 @pytest.mark.parametrize("lanes", [1, 4, 7, 8, 16])
+def test_dot_products_of_two_int16(lanes: int, target: Target) -> None:
+    """Exact at the ends of 16 bits, and wrapping around where sums leave 32."""
+    ends = np.array([-0x7FFF8000, 0x7FFF7FFF, -0x80000000 + 0x7FFF, -1, 1, 0], np.int32)
+    left = np.concatenate([numbers(DType.INT32, 60, seed=41), np.repeat(ends, 6)])
+    right = np.concatenate([numbers(DType.INT32, 60, seed=42), np.tile(ends, 6)])
+    addend = numbers(DType.INT32, len(left), seed=43)
+    formula = [lambda a, b, c: Call("dot2", (a, b, c), DType.INT32)]
+    check([left, right, addend], formula, lanes, target)
+    kernel = compiled(elementwise([DType.INT32] * 3, formula, [DType.INT32], lanes), target)
+    arrays = {"in0": left, "in1": right, "in2": addend, "out0": np.zeros_like(left)}
+    products = left.view(np.int16).astype(np.int64) * right.view(np.int16)
+    wanted = (products.reshape(-1, 2).sum(axis=1) + addend).astype(np.int32)
+    np.testing.assert_array_equal(run(kernel, arrays | {"n": len(left)})["out0"], wanted)
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 8, 16])
+def test_pairs_of_int16_as_words(lanes: int) -> None:
+    source = Buffer("source", DType.INT16, (Const(2 * lanes),))
+    result = Buffer("result", DType.INT32, (Const(lanes),))
+    whole = Load(source, (Ramp(Const(0), 1, 2 * lanes),))
+    at = Ramp(Const(0), 1, lanes) if lanes > 1 else Const(0)
+    kernel = compiled(
+        Function(
+            "kernel", (source, result), Store(result, (at,), Call("join2", (whole,), DType.INT32))
+        )
+    )
+    pairs = np.arange(-3, 2 * lanes - 3, dtype=np.int16)
+    found = run(kernel, {"source": pairs, "result": np.zeros(lanes, np.int32)})["result"]
+    np.testing.assert_array_equal(found.view(np.int16), pairs)
+
+
+@pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("lanes", [1, 4, 7, 8, 16])
 def test_dot_products_of_two_halves(lanes: int, target: Target) -> None:
     """As two products in float32, whichever instruction it is, subnormal numbers aside."""
     draw = np.random.default_rng(34)

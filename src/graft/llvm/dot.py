@@ -3,8 +3,9 @@
 Four bytes, unsigned ones times signed ones, are exact on every machine. Where the processor has an
 instruction for it (VNNI, Hexagon's `vrmpy`), it is that one; where Arm's multiplies signed bytes
 alone, it and an addition; on other x86 two products of 16-bit pairs, whose sums cannot overflow;
-elsewhere four products. Two bfloat16 are multiplied by an instruction where there is one, which
-takes subnormal numbers for zero, or as two float32.
+elsewhere four products. Two int16 are one instruction on all x86, and another one for the sum where
+it lacks VNNI. Two bfloat16 are multiplied by an instruction where there is one, which takes
+subnormal numbers for zero, or as two float32.
 """
 
 from __future__ import annotations
@@ -124,7 +125,32 @@ def _by_bytes(builder: Builder, unsigned: Value, signed: Value, addend: Value) -
     return addend
 
 
+def join2(builder: Builder, value: Value) -> Value:
+    """Pairs of 16-bit lanes as words."""
+    lanes = value.lanes // 2
+    return builder.make("i32", lanes, f"bitcast {value.typed} to {vector_type('i32', lanes)}")
+
+
 def dot2(builder: Builder, left: Value, right: Value, addend: Value) -> Value:
+    """`addend` plus the two products of each lane, whose 32 bits are two int16."""
+    lanes, bits = addend.lanes, 32 * addend.lanes
+    if builder.target.is_x86 and builder.target.multiplies_bytes(lanes):
+        name = f"llvm.x86.avx512.vpdpwssd.{bits}"
+        return builder.call(name, "i32", lanes, addend, left, right)
+    if builder.target.is_x86 and bits in _PAIRS and builder.target.has(_PAIRS[bits][1]):
+        pairs = (_as_pairs(builder, one) for one in (left, right))
+        return builder.binary("add", addend, builder.call(_PAIRS[bits][0], "i32", lanes, *pairs))
+    half = constant(16, "i32", lanes)
+    for raise_first in (True, False):
+        parts = (
+            builder.binary("ashr", builder.binary("shl", one, half) if raise_first else one, half)
+            for one in (left, right)
+        )
+        addend = builder.binary("add", addend, builder.binary("mul", *parts))
+    return addend
+
+
+def brain_dot2(builder: Builder, left: Value, right: Value, addend: Value) -> Value:
     """`addend` plus the two products of each lane, whose 32 bits are two bfloat16."""
     bits = 32 * addend.lanes
     if bits in _BRAIN_BITS and _has_brain_products(builder, bits):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.llvm.convert import narrow, widen
-from graft.llvm.dot import dot2, dot4, interleave4
+from graft.llvm.dot import brain_dot2, dot2, dot4, interleave4, join2
 from graft.llvm.math import KERNELS, math_call
 from graft.llvm.narrow import nibble
 from graft.llvm.rounding import nearest_byte, rounded
@@ -42,7 +42,7 @@ _FLOATS: dict[str, Callable[..., Value]] = {
     "sqrt": lambda builder, x: builder.elementwise("sqrt", x),
     "rsqrt": _inverse_root,
     "fma": fused,
-    "dot2": dot2,
+    "dot2": brain_dot2,
     "floor": lambda builder, x: rounded(builder, "floor", x),
     "ceil": lambda builder, x: rounded(builder, "ceil", x),
     "round": lambda builder, x: rounded(builder, "roundeven", x),
@@ -101,8 +101,12 @@ def _integer(builder: Builder, name: str, dtype: DType, value: Value, *rest: Val
             return nibble(builder, value)
         case "interleave4":
             return interleave4(builder, value)
+        case "join2":
+            return join2(builder, value)
         case "dot4":
             return dot4(builder, value, *rest)
+        case "dot2":
+            return dot2(builder, value, *rest)
     raise UnsupportedError(f"machine code knows no function '{name}' of {dtype}")
 
 

@@ -83,8 +83,17 @@ def _interleave4(value: Any) -> Any:
     return np.ascontiguousarray(rows.T).view(np.int32)[:, 0]
 
 
+def _join2(value: Any) -> Any:
+    """Pairs of neighbouring 16-bit numbers, the first in the lower bits of a word."""
+    return np.ascontiguousarray(value).view(np.int32)[()]
+
+
 def _dot2(left: Any, right: Any, addend: Any) -> Any:
-    """Per lane of float32, whose bits are two bfloat16, their dot product, accumulated."""
+    """Per lane of float32, whose bits are two bfloat16, their dot product, accumulated; the same of
+    the two int16 of an int32, which wraps around."""
+    if np.asarray(addend).dtype == np.int32:
+        pairs = (np.asarray(one, np.int32)[..., None].view(np.int16) for one in (left, right))
+        return (np.multiply(*pairs, dtype=np.int64).sum(axis=-1) + addend).astype(np.int32)[()]
     brain = DType.BFLOAT16.numpy
     wide = (
         np.asarray(one, np.float32)[..., None].view(brain).astype(np.float32)
@@ -132,7 +141,8 @@ INTRINSICS: dict[str, Intrinsic] = {
     "nibble": Intrinsic(1, lambda x: (x & 15).astype(np.float32), to=DType.FLOAT32, integers=True),
     "interleave4": Intrinsic(1, _interleave4, to=DType.INT32, integers=True),
     "dot4": Intrinsic(3, _dot4, integers=True),
-    "dot2": Intrinsic(3, _dot2),
+    "dot2": Intrinsic(3, _dot2, integers=True),
+    "join2": Intrinsic(1, _join2, to=DType.INT32, integers=True),
     "clz": Intrinsic(1, _leading_zeros, integers=True),
     "popcount": Intrinsic(1, _bit_count, integers=True),
     "reduce_add": Intrinsic(1, lambda x: np.add.reduce(x), reduces=True, integers=True),

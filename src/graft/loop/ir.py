@@ -230,11 +230,15 @@ class Cast(_Hashed):
         object.__setattr__(self, "lanes", self.value.lanes)
 
 
+# By intrinsic, how many lanes of its argument become one.
+_JOINED = {"interleave4": 4, "join2": 2}
+
+
 @_hashed_once
 @dataclass(frozen=True, slots=True)
 class Call(_Hashed):
-    """An intrinsic, elementwise on lanes (exp, fma, ...) or over them (reduce_add, ...); of four
-    lanes one where bytes become words (interleave4)."""
+    """An intrinsic, elementwise on lanes (exp, fma, ...) or over them (reduce_add, ...); of several
+    lanes one where narrow numbers become words (interleave4, join2)."""
 
     name: str
     arguments: tuple[Expr, ...]
@@ -244,7 +248,7 @@ class Call(_Hashed):
     def __post_init__(self) -> None:
         across = not self.arguments or self.name.startswith("reduce_")
         lanes = 1 if across else self.arguments[0].lanes
-        object.__setattr__(self, "lanes", lanes // 4 if self.name == "interleave4" else lanes)
+        object.__setattr__(self, "lanes", lanes // _JOINED.get(self.name, 1))
 
 
 @_hashed_once

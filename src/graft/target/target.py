@@ -119,6 +119,14 @@ class Target:
         is_short = self.has("avxvnni") or (self.has("avx512vnni") and self.has("avx512vl"))
         return bits in (128, 256) and is_short
 
+    def product_instructions(self, dtype: DType, lanes: int) -> int:
+        """Instructions that multiply so many words of int8 or int16 and add them to int32."""
+        if self.multiplies_bytes(lanes) and (self.is_x86 or dtype is DType.INT8):
+            return 1
+        if self.is_aarch64:
+            return 2 if self.has("dotprod") and dtype is DType.INT8 else 2 * (32 // dtype.bits)
+        return 2 * (16 // dtype.bits)  # `pmaddwd`, and an addition
+
     def register_tile(self, dtype: DType) -> tuple[int, int]:
         """Rows and columns of the matrix product tile whose sums fill the registers.
 

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from graft.backends.host.cost import typical_macs, typical_shape
 from graft.backends.host.group import Group, Winograd
 from graft.backends.host.kernels.conv_plan import INTEGER, MIXED, computed_rows, halo, unfit_extents
 from graft.backends.host.kernels.conv_schedule import ConvExtents, conv_cycles
-from graft.backends.host.kernels.winograd_matrices import STRIDES, TILES, tiles_along, transforms
+from graft.backends.host.kernels.integer_weights import QUAD
+from graft.backends.host.kernels.winograd_integers import PAIR, is_exact, no_pairs
+from graft.backends.host.kernels.winograd_matrices import (
+    STRIDES,
+    TILES,
+    WHOLE_TILES,
+    Transforms,
+    tiles_along,
+    transforms,
+    whole_transforms,
+)
 from graft.backends.host.kernels.winograd_matrices import halo as tiled_halo
 from graft.backends.host.kernels.winograd_schedule import (
     WinogradExtents,
@@ -24,7 +34,7 @@ from graft.backends.host.kernels.winograd_schedule import (
 from graft.backends.host.kernels.words import per_word
 from graft.backends.host.storage import BLOCKS, Halo, blocks_for, channel_count, is_image
 from graft.base.dims import UNKNOWN
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node, Value
 from graft.rewrite.rule import Refusal
 from graft.target.register_tile import stream_cycles
@@ -34,6 +44,8 @@ _EFFICIENCY = 0.9  # of convolutions, as a share of the machine's peak
 _FEW_CHANNELS = 8  # an image of fewer, as networks are given, can be one single block
 _LEAST_CHANNELS = 16  # that Winograd's algorithm is worth its transforms for
 _FLOAT = 4  # bytes
+# Convolutions that Winograd's algorithm is for, and what they are summed in.
+_SUMS = {("nn.conv2d", DType.FLOAT32), (INTEGER, DType.INT32)}
 
 
 def conv_layouts(group: Group, block: int) -> Iterator[Mapping[Value, tuple[int, ...]]]:
@@ -64,7 +76,7 @@ def choose_convolution(group: Group, target: Target) -> Winograd | Refusal:
     layer = _layer(group)
     if isinstance(layer, Refusal):
         return layer
-    tile = min((0, *TILES[layer.kernel]), key=lambda tile: algorithm_cycles(layer, tile, target))
+    tile = min((0, *layer.tiles), key=lambda tile: algorithm_cycles(layer, tile, target))
     return Winograd(tile) if tile else Refusal("direct summation is cheaper")
 
 
@@ -72,11 +84,17 @@ def _layer(group: Group) -> Layer | Refusal:
     """The convolution's extents, if the algorithm is possible."""
     conv = group.sole_anchor
     literal = group.constants.get(conv.args[1])
-    if literal is None or conv.op.name != "nn.conv2d" or conv.output.dtype is not DType.FLOAT32:
-        return Refusal("it is no convolution by constant weights of float32")
-    weight = literal.array
+    if literal is None or (conv.op.name, conv.output.dtype) not in _SUMS:
+        return Refusal("it is no convolution by constant weights of float32 or int8")
+    weight, is_integer = literal.array, conv.op.name == INTEGER
     if not _is_plain(conv, weight.shape[2:]):
         return Refusal("it has no such kernel, or not such steps")
+    tiles: tuple[int, ...] = (WHOLE_TILES if is_integer else TILES)[weight.shape[2:]]
+    if is_integer:
+        unfit = no_pairs(group, conv)
+        if unfit is not None:
+            return Refusal(unfit)
+        tiles = tuple(n for n in tiles if _is_exact(conv, weight, n))
     outputs, inputs = weight.shape[:2]
     if (conv.args[0].tensor.shape or ())[1:2] != (inputs,):
         return Refusal("the number of channels is not known to be that of the weights")
@@ -88,10 +106,16 @@ def _layer(group: Group) -> Layer | Refusal:
     batch, _, rows, columns = typical_shape(conv.output)
     kernel, extents = weight.shape[2:], typical_shape(conv.args[0])[2:]
     direct = _bordered(extents, halo(conv, kernel))
-    border = {tile: _bordered(extents, tiled_halo(conv, tile)) - direct for tile in TILES[kernel]}
+    border = {tile: _bordered(extents, tiled_halo(conv, tile)) - direct for tile in tiles}
     dilation, computed = conv.attrs.dilation, computed_rows(conv, kernel, extents[0], rows)
     stride: int = conv.attrs.strides[0]
-    return Layer(batch, inputs, outputs, rows, columns, kernel, stride, dilation, computed, border)
+    extent = batch, inputs, outputs, rows, columns, kernel, stride, dilation, computed
+    return Layer(*extent, border, is_integer)
+
+
+def _is_exact(conv: Node, weight: Array, tile: int) -> bool:
+    matrices = whole_transforms(tile, weight.shape[2:])
+    return is_exact(matrices, weight, conv.args[0].dtype)
 
 
 def _bordered(extents: Sequence[int], border: Halo) -> int:
@@ -104,7 +128,8 @@ def _is_plain(conv: Node, kernel: tuple[int, int]) -> bool:
     attrs, shapes = conv.attrs, (conv.output.shape, conv.args[0].shape)
     known = all(shape is not None and UNKNOWN not in shape for shape in shapes)
     down, across = attrs.strides
-    in_steps = down == across and down in STRIDES.get(kernel, ())
+    strides = STRIDES if conv.op.name != INTEGER else dict.fromkeys(WHOLE_TILES, (1,))
+    in_steps = down == across and down in strides.get(kernel, ())
     in_steps = in_steps and (down == 1 or {*attrs.dilation} == {1})
     return known and attrs.groups == 1 and in_steps
 
@@ -123,6 +148,17 @@ class Layer:
     dilation: tuple[int, int] = (1, 1)
     computed_rows: float = 1.0  # share of the kernel's rows that direct summation looks at
     border: Mapping[int, int] = field(default_factory=dict)  # pixels that tiles of a side read more
+    is_integer: bool = False  # whether it is of bytes
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """The sides of tiles that are possible."""
+        return tuple(self.border)
+
+    def transforms(self, tile: int) -> Transforms:
+        if self.is_integer:
+            return whole_transforms(tile, self.kernel)
+        return transforms(tile, self.kernel, self.stride)
 
 
 def algorithm_cycles(layer: Layer, tile: int, target: Target) -> float:
@@ -141,23 +177,32 @@ def algorithm_cycles(layer: Layer, tile: int, target: Target) -> float:
     lanes = min(target.lanes(DType.FLOAT32), block)
     outputs = -(-layer.outputs // block) * block
     if tile == 0:
+        inputs, block_in = layer.inputs, _block_for(layer.inputs, target)
+        if layer.is_integer:
+            inputs, block_in = -(-inputs // QUAD), block_in // QUAD
+            instructions = target.product_instructions(DType.INT8, lanes)
+            slower = replace(machine, vector_fmas=machine.vector_fmas / instructions)
+            target = replace(target, machine=slower)
         extents = ConvExtents(
-            layer.inputs,
+            inputs,
             layer.kernel,
             layer.rows,
             layer.columns,
             outputs // lanes,
             block // lanes,
-            unit=math.gcd(layer.inputs, _block_for(layer.inputs, target)),
+            unit=math.gcd(inputs, block_in),
         )
         return layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
-    matrices = transforms(tile, layer.kernel, layer.stride)
+    matrices = layer.transforms(tile)
     sides = (matrices.down.out, matrices.across.out)
     axes = zip((layer.rows, layer.columns), sides, layer.dilation, strict=True)
     tiles = layer.batch * math.prod(tiles_along(*axis) for axis in axes)
-    winograd = WinogradExtents(matrices, tiles, layer.inputs, outputs, block)
+    together = PAIR if layer.is_integer else 1
+    inputs = layer.inputs // together
+    winograd = WinogradExtents(matrices, tiles, inputs, outputs, block, together)
     schedule = default_schedule(target, lanes, winograd)
-    border = layer.batch * layer.border.get(tile, 0) * layer.inputs * _FLOAT
+    size = DType.INT8.bits // 8 if layer.is_integer else _FLOAT
+    border = layer.batch * layer.border.get(tile, 0) * layer.inputs * size
     filled = stream_cycles(machine, border, len(machine.caches) - 1)
     return winograd_cycles(target, winograd, schedule) + filled
 

@@ -50,7 +50,7 @@ class Tile:
     lanes: int
     tag: str
     dtype: DType = DType.FLOAT32
-    is_paired: bool = False  # whether elements are pairs of bfloat16
+    is_paired: bool = False  # whether elements are pairs of 16 bits
 
     @property
     def accumulators(self) -> Buffer:

@@ -8,7 +8,8 @@ one axis.
 A job is a chunk of tiles and a share of the result's channels: it transforms its tiles into
 scratch memory, multiplies, and transforms back through the epilogue. A dilated convolution is
 several ordinary ones of interleaved pixels, so that the pixels of its tiles lie apart. The price is
-rounding, see `docs/decisions/0009-winograd-nodes.md`.
+rounding, see `docs/decisions/0009-winograd-nodes.md`; of bytes there is none, see
+`winograd_integers.py`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,23 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import product
 
+import numpy as np
+
 from graft.backends.host.coordinates import BlockedCoordinate, modulo, over, plus, times
 from graft.backends.host.group import Group, Winograd
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.border import Bordered
+from graft.backends.host.kernels.conv_plan import INTEGER
 from graft.backends.host.kernels.image import (
     ImageWriter,
     unfit_epilogue,
     vector_lanes,
 )
+from graft.backends.host.kernels.integer_weights import bias_behind, starts, zero_point_of
 from graft.backends.host.kernels.tile import Tile, runs
-from graft.backends.host.kernels.winograd_matrices import halo, tiles_along, transforms
+from graft.backends.host.kernels.winograd_integers import PAIR, no_pairs, unscaled
+from graft.backends.host.kernels.winograd_matrices import halo, tiles_along, transforms_of
 from graft.backends.host.kernels.winograd_schedule import (
     WinogradExtents,
     WinogradSchedule,
@@ -38,7 +44,7 @@ from graft.backends.host.kernels.winograd_schedule import (
 from graft.backends.host.kernels.winograd_vectors import GridTransform
 from graft.backends.host.kernels.winograd_weights import PanelUse, weights_for
 from graft.backends.host.storage import covers
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 from graft.loop.ir import (
     Allocate,
@@ -46,6 +52,8 @@ from graft.loop.ir import (
     BinaryKind,
     Block,
     Buffer,
+    Call,
+    Cast,
     Compare,
     CompareKind,
     Const,
@@ -72,9 +80,9 @@ PITCH = 16
 
 
 @kernel_template(
-    ("nn.conv2d",),
+    ("nn.conv2d", INTEGER),
     Layout.BLOCKED,
-    dtypes=frozenset({DType.FLOAT32}),
+    dtypes=frozenset({DType.FLOAT32, DType.INT32}),
     constants=(1,),
     schedule=WinogradSchedule,
 )
@@ -89,9 +97,21 @@ def winograd(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     if not covers(data.halo, halo(anchor, algorithm.tile)):
         return Refusal("the halo is too narrow for whole tiles")
     reason = unfit_epilogue(group, stores, anchor)
+    if anchor.op.name == INTEGER:
+        reason = reason or _unfit_bytes(group, stores, anchor)
     if reason is not None:
         return Refusal(reason)
     return plan_of(group, stores, lambda p: _Writer(p, target, anchor, algorithm.tile).body())
+
+
+def _unfit_bytes(group: Group, stores: Stores, anchor: Node) -> str | None:
+    """Why the bytes of a convolution cannot be taken in pairs, if they cannot."""
+    data = stores[group.outer(anchor.args[0])]
+    if any(data.halo) and data.fill != zero_point_of(group, anchor):
+        return "the halo of the data is not of its zero point"
+    if data.block % PAIR:
+        return f"blocks of {data.block} are no pairs"
+    return no_pairs(group, anchor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +156,16 @@ class _Writer(ImageWriter):
     """Writes the loop nest."""
 
     def __init__(self, parameters: Parameters, target: Target, anchor: Node, tile: int) -> None:
-        self.anchor = anchor
-        kernel = parameters.group.constants[anchor.args[1]].array.shape[2:]
-        self.matrices = transforms(tile, kernel, anchor.attrs.strides[0])
+        self.anchor, self.dtype = anchor, anchor.output.dtype
+        self.together = PAIR if anchor.op.name == INTEGER else 1  # channels of an element
+        # what transformed tiles are of
+        self.narrow = DType.INT16 if anchor.op.name == INTEGER else DType.FLOAT32
         weight = parameters.group.constants[anchor.args[1]].array
+        self.matrices = transforms_of(anchor, weight.shape[2:], tile)
         self.data, self.source = parameters.value(anchor.args[0], "data")
         block = parameters.stores[parameters.group.output].block
         super().__init__(parameters, vector_lanes(target, DType.FLOAT32, block))
-        self.channels = weight.shape[1]
+        self.channels = weight.shape[1] // self.together
         points = self.matrices.points
         axes = zip((self.matrices.down, self.matrices.across), anchor.attrs.dilation, strict=True)
         self.vertical, self.horizontal = (
@@ -158,26 +180,42 @@ class _Writer(ImageWriter):
         tiles = int(self.tiles.value) if isinstance(self.tiles, Const) else None
         lacking = self.result.blocks * block - len(weight)
         outputs = len(weight) + lacking
-        layer = WinogradExtents(self.matrices, tiles, self.channels, outputs, block)
+        layer = WinogradExtents(self.matrices, tiles, self.channels, outputs, block, self.together)
         self.schedule = default_schedule(target, self.lanes, layer)
         self.slab, self.slabs = Var("slab"), outputs // self.schedule.slab
         self.weights = weights_for(
             *(self.matrices, anchor.args[1], lacking, parameters, self.slab),
-            *(self.schedule.slab, self.lanes, self.schedule.half_rows),
+            *(self.schedule.slab, self.lanes, self.schedule.half_rows, self.together),
         )
+        self.summed = anchor.output  # what results are when sums are finished
+        self.begin = self.starts(parameters, lacking) if self.dtype is DType.INT32 else None
         self.asks_before_stores = target.machine.asks_before_stores
         self.most = most_pixels(target.vector_registers, self.schedule.vectors)
         extents = Const(points), Const(self.schedule.chunk)
-        self.data_lanes = vector_lanes(target, DType.FLOAT32, self.data.block)
-        inputs = (*extents, Const(self.data.blocks * self.data.block + PITCH))
-        self.inputs = Buffer("inputs", DType.FLOAT32, inputs, Scope.HEAP)
+        self.data_lanes = vector_lanes(target, self.narrow, self.data.block)
+        elements = self.data.blocks * self.data.block // self.together
+        inputs = (*extents, Const(elements + PITCH))
+        self.inputs = Buffer("inputs", self.dtype, inputs, Scope.HEAP)
         self.sums = Buffer(
-            "products", DType.FLOAT32, (*extents, Const(self.schedule.slab)), Scope.HEAP
+            "products", self.dtype, (*extents, Const(self.schedule.slab)), Scope.HEAP
         )
         self.held = Buffer("held", DType.INT64, (Const(1),), Scope.HEAP)
         self.first, self.image, self.part = Var("first"), Var("image"), Var("part")
         self.depth = Var("depth")
         self.depth_blocks = self.channels // (self.schedule.depth_block or self.channels)
+
+    def starts(self, parameters: Parameters, lacking: int) -> Buffer:
+        """What is added to the results of bytes: what their zero point makes, and a bias."""
+        group, anchor = parameters.group, self.anchor
+        bias, less = bias_behind(group, anchor), zero_point_of(group, anchor) or 0
+        if bias is not None:
+            self.summed = bias.output
+
+        def begin(array: Array, added: Array | None = None) -> Array:
+            return np.pad(starts(array, less, added), (0, lacking))
+
+        more = () if bias is None else (bias.args[1],)
+        return parameters.packed(anchor.args[1], begin, "begin", *more)
 
     def body(self) -> Stmt:
         size, shares = self.schedule.chunk, self.schedule.shares
@@ -242,26 +280,30 @@ class _Writer(ImageWriter):
     def transformed_tile(self, tile: Expr, at: tuple[Expr, Expr, Expr, Expr], first: int) -> Stmt:
         """One vector of channels of one tile."""
         batch, block, row, column = at
-        lanes, padding = self.data_lanes, self.anchor.attrs.padding
+        lanes, padding, together = self.data_lanes, self.anchor.attrs.padding, self.together
         down, across = self.matrices.down, self.matrices.across
         top, left = self.data.halo[0] - int(padding[0]), self.data.halo[1] - int(padding[1])
         ramp = Ramp(Const(first), 1, lanes)
-        channel = Ramp(plus(times(block, self.data.block), first), 1, lanes)
+        start = plus(times(block, self.data.block // together), first // together)
+        channel = Ramp(start, 1, lanes // together)
 
         def pixel(i: int, j: int) -> Expr:
             place = self.vertical.read(row, i, top), self.horizontal.read(column, j, left)
-            return Load(self.source, (batch, block, *place, ramp))
+            found = Load(self.source, (batch, block, *place, ramp))
+            return found if together == 1 else Cast(self.narrow, found)
 
         def store(i: int, values: Sequence[Expr]) -> Stmt:
             stores: list[Stmt] = []
             for point, value in enumerate(values, i * across.side):
-                stores.append(Store(self.inputs, (Const(point), tile, channel), value))
+                word = value if together == 1 else Call("join2", (value,), self.dtype)
+                stores.append(Store(self.inputs, (Const(point), tile, channel), word))
                 if self.asks_before_stores:  # for the next vector's
-                    following = (Const(point), tile, plus(channel.base, lanes))
+                    following = (Const(point), tile, plus(start, channel.lanes))
                     stores.append(Prefetch(self.inputs, following))
             return Block(tuple(stores))
 
-        return GridTransform(f"in{first}", lanes, down.data, across.data).body(pixel, store)
+        matrices = down.data, across.data
+        return GridTransform(f"in{first}", lanes, *matrices, self.narrow).body(pixel, store)
 
     def products(self, count: Expr) -> Stmt:
         """For one slab of the result, the matrix products over the channels."""
@@ -273,7 +315,8 @@ class _Writer(ImageWriter):
             before: Expr = Const(0)
             every = reduce(plus, (run.count for run in runs(tiles, self.most)))
             for number, run in enumerate(runs(tiles, self.most)):
-                tile = Tile(run.size, self.schedule.vectors, self.lanes, f"_{number}")
+                shape = run.size, self.schedule.vectors, self.lanes
+                tile = Tile(*shape, f"_{number}", self.dtype, self.together > 1)
                 var = Var(f"run{tile.tag}")
                 use = PanelUse(Const(0), 1)
                 if isinstance(every, Const):
@@ -354,11 +397,20 @@ class _Writer(ImageWriter):
                 coordinate = BlockedCoordinate(
                     batch, self.block, *place, first, lanes, self.result.block
                 )
-                one = self.store(coordinate, {self.anchor.output: value})
+                one = self.store(coordinate, {self.summed: self.finished(value, first)})
                 line.append(self.horizontal.guarded(one, column, j, self.width))
             return self.vertical.guarded(Block(tuple(line)), row, i, self.height)
 
-        return GridTransform(f"out{first}", lanes, down.result, across.result).body(product, store)
+        matrices = down.result, across.result
+        return GridTransform(f"out{first}", lanes, *matrices, self.dtype).body(product, store)
+
+    def finished(self, value: Expr, first: int) -> Expr:
+        """A vector of results as the epilogue takes it."""
+        if self.begin is None:
+            return value
+        channels = Ramp(plus(times(self.block, self.result.block), first), 1, self.lanes)
+        begin = Load(self.begin, (channels,))
+        return Binary(BinaryKind.ADD, unscaled(value, self.matrices.scale), begin)
 
     def zeros(self) -> Stmt:
         """The result's halo; the job with a block's first chunk sees to it."""

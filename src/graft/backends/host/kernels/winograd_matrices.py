@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from graft.backends.host.storage import Halo, shape_of
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 
 # Where the polynomials behind the algorithm are evaluated, beside infinity, by the taps of a filter
@@ -33,16 +33,22 @@ _NODES = {
     (7, 2): ("0", "1/2", "1", "2"),
     (7, 4): ("0", "3/8", "7/8", "5/4", "2"),
 }
+# The same for bytes, whose sums are exact: whole numbers, so that the matrices are whole as well,
+# and the smallest ones, so that 16 bits hold what is transformed.
+_WHOLE_NODES = {(3, 2): ("0", "1"), (3, 4): ("0", "1", "2")}
+_WHOLE_ROW = 15  # the most that a row of weights adds up to: 15 x 15 x 128 is within 16 bits
 _LINES = tuple(size for taps in (3, 5, 7) for size in ((1, taps), (taps, 1)))
 # Sides of tiles by kernel, and strides. Transforms in both directions multiply their errors: with
 # more taps there are smaller tiles, or only kernels of one direction.
 TILES = {(3, 3): (2, 4), (5, 5): (2,), **dict.fromkeys(_LINES, (2, 4))}
 STRIDES = {**dict.fromkeys(TILES, (1,)), (3, 3): (1, 2)}
+# The kernels of bytes, whose stride is 1.
+WHOLE_TILES = dict.fromkeys(((3, 3), (1, 3), (3, 1)), (2, 4))
 
 
 @dataclass(frozen=True, eq=False)
 class AxisTransforms:
-    """F(out, taps) along one axis, with steps of `stride`."""
+    """F(out, taps) along one axis, with steps of `stride`. Results are `scale` times as large."""
 
     out: int  # pixels of a tile of results
     taps: int
@@ -50,6 +56,7 @@ class AxisTransforms:
     data: Array
     result: Array
     weight: Array
+    scale: int = 1
 
     @property
     def side(self) -> int:
@@ -69,10 +76,52 @@ class Transforms:
         """Numbers per channel of a transformed tile."""
         return self.down.side * self.across.side
 
+    @property
+    def scale(self) -> int:
+        """By how much results are larger than they should be: more than 1 of whole matrices only,
+        whose fractions are left to the end."""
+        return self.down.scale * self.across.scale
+
 
 def transforms(tile: int, kernel: Sequence[int] = (3, 3), stride: int = 1) -> Transforms:
     """The matrices for tiles of that side; along an axis where the kernel has one tap, of one."""
     return Transforms(*(_along_axis(tile if taps > 1 else 1, taps, stride) for taps in kernel))
+
+
+def transforms_of(conv: Node, kernel: Sequence[int], tile: int) -> Transforms:
+    """The matrices of a convolution."""
+    if conv.output.dtype is DType.INT32:
+        return whole_transforms(tile, kernel)
+    return transforms(tile, kernel, conv.attrs.strides[0])
+
+
+def whole_transforms(tile: int, kernel: Sequence[int]) -> Transforms:
+    """The same of whole numbers, for bytes."""
+    return Transforms(*(_whole_axis(tile if taps > 1 else 1, taps) for taps in kernel))
+
+
+@cache
+def _whole_axis(out: int, taps: int) -> AxisTransforms:
+    """The matrices for one axis, of whole numbers.
+
+    Results are as many times as large as the least multiple of all denominators in the weights'
+    matrix. Of that, its rows take as much as leaves transformed weights within 16 bits, since it
+    costs nothing there, and the columns of the results' matrix the rest."""
+    if taps == 1:
+        return AxisTransforms(out, taps, 1, *_toom_cook(out, taps, ()))
+    data, result, weight = _toom_cook(out, taps, _WHOLE_NODES[taps, out])
+    scale = math.lcm(*(round(1 / min(abs(row[row != 0]))) for row in weight))
+    whole = np.rint(scale * weight).astype(int)
+    rest = [
+        next(
+            k
+            for k in range(1, scale + 1)
+            if not (row % k).any() and abs(row).sum() <= k * _WHOLE_ROW
+        )
+        for row in whole
+    ]
+    parts = (data, np.rint(result * rest), whole / np.array([rest]).T)
+    return AxisTransforms(out, taps, 1, *parts, scale)
 
 
 @cache
@@ -90,17 +139,17 @@ def _along_axis(out: int, taps: int, stride: int) -> AxisTransforms:
     for phase in range(stride):
         count = len(range(phase, taps, stride))
         points = slice(first, first + out + count - 1)
-        parts = _toom_cook(out, count)
+        parts = _toom_cook(out, count, _NODES.get((count, out), ()))
         data[points, phase::stride], result[:, points], weight[points, phase::stride] = parts
         first = points.stop
     return AxisTransforms(out, taps, stride, data, result, weight)
 
 
-def _toom_cook(out: int, taps: int) -> tuple[Array, Array, Array]:
+def _toom_cook(out: int, taps: int, positive_nodes: Sequence[str]) -> tuple[Array, Array, Array]:
     """Toom and Cook's construction: matrices of data, results and weights for one filter."""
     if taps == 1:
         return np.eye(out), np.eye(out), np.ones((out, 1))
-    positive = [Fraction(node) for node in _NODES[taps, out]]
+    positive = [Fraction(node) for node in positive_nodes]
     nodes = list(dict.fromkeys(sign * node for node in positive for sign in (1, -1)))
     others = [[n for n in nodes if n != node] for node in nodes]
     data = [[*_polynomial(rest), Fraction(0)] for rest in others]

@@ -7,7 +7,7 @@ take.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from graft.backends.host.kernels.conv_schedule import depth_block
@@ -15,6 +15,7 @@ from graft.backends.host.kernels.tile import balanced
 from graft.backends.host.kernels.winograd_matrices import Transforms
 from graft.backends.host.kernels.winograd_vectors import operations
 from graft.backends.host.kernels.winograd_weights import weight_bytes
+from graft.base.dtypes import DType
 from graft.target.register_tile import (
     data_cycles,
     most_pixels,
@@ -73,6 +74,7 @@ class WinogradExtents:
     inputs: int
     outputs: int
     block: int  # result channels that lie together
+    together: int = 1  # channels of an input: several where it is a word of narrow numbers
 
     @property
     def points(self) -> int:
@@ -112,6 +114,8 @@ def _rows_finished(target: Target, extents: WinogradExtents, slab: int) -> list[
     """Rows of points whose panels of weights a part of the second cache holds, and 0, for weights
     that are wholly transformed, where a cache holds these."""
     machine, matrices = target.machine, extents.matrices
+    if extents.together > 1:
+        return [0]
     side = matrices.down.side
     panel, pairs = extents.inputs * slab * _FLOAT, extents.inputs * extents.outputs
     fitting = _PANELS * machine.caches[1].size / panel
@@ -143,7 +147,8 @@ def winograd_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     forward, back = _transform_cycles(target, schedule.lanes, extents.matrices)
     # a single chunk is transformed by each of the threads, of which there are often several
     often = 2 if chunks == 1 else 1
-    total = tiles * (forward * often * extents.inputs + back * extents.outputs) / schedule.lanes
+    channels = extents.inputs * extents.together
+    total = tiles * (forward * often * channels + back * extents.outputs) / schedule.lanes
     if schedule.half_rows:
         pairs = extents.inputs * extents.outputs / schedule.lanes
         each = extents.matrices.down.taps + _FINISH
@@ -162,6 +167,9 @@ def _product_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
 
     What they read from beyond the second cache is asked for ahead, evenly over all of them."""
     machine, inputs = target.machine.with_vectors(32 * schedule.lanes), extents.inputs
+    if extents.together > 1:
+        instructions = target.product_instructions(DType.INT16, schedule.lanes)
+        machine = replace(machine, vector_fmas=machine.vector_fmas / instructions)
     chunk, vectors = schedule.chunk, schedule.vectors
     tiles = MANY_TILES if extents.tiles is None else extents.tiles
     sizes = balanced(chunk, most_pixels(target.vector_registers, vectors))

@@ -14,6 +14,7 @@ import numpy as np
 
 from graft.backends.host.storage import index
 from graft.base.dtypes import Array, DType
+from graft.loop.build import constant
 from graft.loop.ir import (
     Allocate,
     Binary,
@@ -38,14 +39,15 @@ _LONG = 2
 class Names:
     """Let-bound vectors, collected in order and then wrapped around a statement."""
 
-    def __init__(self, tag: str, lanes: int) -> None:
+    def __init__(self, tag: str, lanes: int, dtype: DType) -> None:
         self.tag = tag
         self.lanes = lanes
+        self.dtype = dtype
         self.bound: list[tuple[Var, Expr]] = []
 
     def name(self, value: Expr) -> Var:
         """A name for a vector."""
-        var = Var(f"{self.tag}{len(self.bound)}", DType.FLOAT32, self.lanes)
+        var = Var(f"{self.tag}{len(self.bound)}", self.dtype, self.lanes)
         self.bound.append((var, value))
         return var
 
@@ -61,12 +63,14 @@ class GridTransform:
     """down @ grid @ across.T, of vectors with `lanes` elements.
 
     Columns are transformed first, then rows; between the two, vectors have a buffer of registers.
+    Integers wrap around.
     """
 
     tag: str
     lanes: int
     down: Array
     across: Array
+    dtype: DType = DType.FLOAT32
 
     def body(
         self,
@@ -76,7 +80,7 @@ class GridTransform:
         """The statement that reads each vector of the grid and stores each row of results."""
         rows, columns = len(self.down), self.across.shape[1]
         extents = index(rows, columns, self.lanes)
-        half = Buffer(f"half_{self.tag}", DType.FLOAT32, extents, Scope.REGISTER)
+        half = Buffer(f"half_{self.tag}", self.dtype, extents, Scope.REGISTER)
 
         def place(row: int, column: int) -> tuple[Expr, ...]:
             return index(row, column, Ramp(Const(0), 1, self.lanes))
@@ -84,14 +88,14 @@ class GridTransform:
         statements: list[Stmt] = []
         sums = shared_sums(self.down)
         for column in range(columns):
-            names = Names(f"{self.tag}c{column}_", self.lanes)
+            names = Names(f"{self.tag}c{column}_", self.lanes, self.dtype)
             read = [names.name(element(row, column)) for row in range(self.down.shape[1])]
             found = enumerate(_product(names, sums, read))
             stores = (Store(half, place(row, column), value) for row, value in found)
             statements.append(names.around(Block(tuple(stores))))
         sums = shared_sums(self.across)
         for row in range(rows):
-            names = Names(f"{self.tag}r{row}_", self.lanes)
+            names = Names(f"{self.tag}r{row}_", self.lanes, self.dtype)
             read = [names.name(Load(half, place(row, column))) for column in range(columns)]
             body = store(row, _product(names, sums, read))
             statements.append(names.around(body))
@@ -188,10 +192,10 @@ def _combined(names: Names, terms: Terms, vectors: Sequence[Expr]) -> Expr:
     for factor, number in terms:
         scaled = vectors[number]
         if abs(factor) != 1:
-            size = Const(float(abs(factor)), DType.FLOAT32, names.lanes)
+            size = Const(constant(abs(factor), names.dtype).value, names.dtype, names.lanes)
             scaled = Binary(BinaryKind.MULTIPLY, size, scaled)
         if total is None:
-            zero = Const(0.0, DType.FLOAT32, names.lanes)
+            zero = Const(constant(0, names.dtype).value, names.dtype, names.lanes)
             total = scaled if factor > 0 else Binary(BinaryKind.SUBTRACT, zero, scaled)
         else:
             kind = BinaryKind.ADD if factor > 0 else BinaryKind.SUBTRACT

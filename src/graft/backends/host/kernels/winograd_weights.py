@@ -18,6 +18,7 @@ import numpy as np
 from graft.backends.host.coordinates import modulo, over, plus, times
 from graft.backends.host.kernel import Parameters
 from graft.backends.host.kernels.winograd_matrices import Transforms, pack_weights
+from graft.backends.host.kernels.words import in_words
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Value
 from graft.loop.ir import (
@@ -84,16 +85,20 @@ def weights_for(
     size: int,
     lanes: int,
     half_rows: int,
+    together: int,
 ) -> Weights:
     """The weights as parameters of a kernel, for blocks of a size: transformed wholly, or half and
     finished for `half_rows` rows of points at a time.
 
-    So many output channels are `lacking` to a whole number of blocks."""
+    So many output channels are `lacking` to a whole number of blocks. Input channels are taken one
+    at a time, or two `together`, as a word of 16 bits each."""
     transform = pack_half if half_rows else pack_weights
 
     def pack(array: Array) -> Array:
         whole = np.pad(array, ((0, lacking), (0, 0), (0, 0), (0, 0)))
-        return transform(matrices, whole, size)
+        if together == 1:
+            return transform(matrices, whole, size)
+        return in_words(pack_weights(matrices, whole.astype(np.int16), size), axis=2)
 
     packed = parameters.packed(weight, pack, "weights")
     if not half_rows:

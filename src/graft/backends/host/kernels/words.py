@@ -30,7 +30,8 @@ def word_type(dtype: DType) -> DType:
 
 
 def product_of(sums: DType, is_paired: bool) -> str:
-    """The intrinsic that multiplies words or plain numbers and adds to `sums`."""
+    """The intrinsic that multiplies words or plain numbers and adds to `sums`; words are pairs of
+    16 bits, or of four bytes."""
     if is_paired:
         return "dot2"
     return "dot4" if sums is DType.INT32 else "fma"
