@@ -22,7 +22,6 @@ import numpy as np
 from graft.base.dtypes import Array
 from graft.base.errors import UserError, warn_user
 from graft.base.progress import Stage
-from graft.byoc.contract import Cost
 from graft.byoc.executable import Executable
 from graft.byoc.measure import race, samples
 from graft.byoc.precision import (
@@ -37,6 +36,7 @@ from graft.byoc.precision import (
     uniform,
 )
 from graft.byoc.sizes import number
+from graft.byoc.unit_times import unit_seconds
 from graft.ir.graph import Graph, Value
 from graft.ir.op import bytes_of
 from graft.quantize.calibrate import Calibration, Feeds, Statistics
@@ -235,6 +235,7 @@ class _Trial:
     refusals: tuple[str, ...] = ()
     held_out: list[Sample] = field(default_factory=list)
     probes: list[Sample] = field(default_factory=list)
+    _fused: Sequence[tuple[int, int]] = ()  # units, of which a kernel computes both in float
 
     def calibrate(self, given: Iterator[Sample], method: str) -> None:
         """See every sample once: most are calibrated on, and some are set aside."""
@@ -431,22 +432,23 @@ class _Trial:
         host, inputs = self.options.host, _in_order(self.graph, self.held_out[0])
         self._say("timing units in float")
         floats = host.time_groups(self.graph, inputs)
-        costs = [{FLOAT: UnitOption(_seconds(unit, floats))} for unit in self.units]
+        seconds, self._fused = unit_seconds(self.graph, self.units, floats)
+        costs = [{FLOAT: UnitOption(own)} for own in seconds]
         for kind in CANDIDATES[self.precision]:
             units = units_in(self.units, kind)
             if not units:
                 continue
             self._say(f"timing units in {kind}")
             whole = insert_precisions(self.graph, dict.fromkeys(units, kind), self.known)
-            times = host.time_groups(whole, inputs)
+            narrow, _ = unit_seconds(self.graph, self.units, host.time_groups(whole, inputs))
             self._say(f"compiling for sensitivity in {kind}")
             report = partial(self._on_unit, "perturbing units", units)
             measured = with_outputs(self.graph, self.heads)
             given = (measured, self.known, self._compiled, self.probes, report, kind)
             errors = contributions(*given)
-            for unit, own in zip(self.units, costs, strict=True):
+            for unit, own, after in zip(self.units, costs, narrow, strict=True):
                 if unit in errors:
-                    before, after = own[FLOAT].seconds, _seconds(unit, times)
+                    before = own[FLOAT].seconds
                     # What is not timed apart, being fused with something else, is no reason for or
                     # against.
                     known = after if before and after else before
@@ -459,18 +461,24 @@ class _Trial:
 
     @cached_property
     def _shared(self) -> list[SharedValue]:
-        """Values that several units read, with the time to have them as bytes and as floats."""
+        """Values that several units read, with the time to have them as bytes and as floats, and
+        values between units of one kernel in float, with the time to have them in memory."""
         readers: dict[Value, list[int]] = {}
         for position, unit in enumerate(self.units):
             for value in (*unit.operands, *unit.residuals):
                 if value in self.known.ranges:
                     readers.setdefault(value, []).append(position)
         rate = self.options.host.limits.peak_bytes_per_second or math.inf
-        return [
+        shared = [
             SharedValue(tuple(own), number(bytes_of(value.type)) * 1.25 / rate)
             for value, own in readers.items()
             if len(own) > 1
         ]
+        between = [(pair, self.units[pair[0]].output) for pair in self._fused]
+        shared += [
+            SharedValue(pair, number(bytes_of(one.type)) * 2 / rate) for pair, one in between
+        ]
+        return shared
 
     def _unit_reports(
         self, costs: Sequence[UnitCosts], best: _Candidate, allowed: Budget | None
@@ -525,13 +533,6 @@ def _in_order(graph: Graph, sample: Feeds) -> list[Array]:
 def _is_ranking(exact: Array, found: Array) -> bool:
     is_float = np.issubdtype(exact.dtype, np.floating)
     return is_float and exact.ndim > 0 and exact.shape == found.shape and exact.shape[-1] > 1
-
-
-def _seconds(unit: Unit, costs: Mapping[str, Cost]) -> float:
-    """The time of the kernels that make a unit's values."""
-    endings = ("", "_quantized", "_rounded", "_scores", "_scaled", "_shares", "_shares_quantized")
-    names = {f"{node.output.name}{ending}" for node in unit.nodes for ending in endings}
-    return sum(costs[name].seconds for name in names if name in costs)
 
 
 def _corrected(costs: Sequence[UnitCosts], choice: Choice, found: _Candidate) -> list[UnitCosts]:

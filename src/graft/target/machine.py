@@ -292,11 +292,24 @@ _TABLE = (
 # those that it lacks, Sapphire Rapids is taken for Ice Lake, Zen 5 for Zen 4, Neoverse V2 for V1,
 # Nehalem for Broadwell, and the cores of phones for Neoverse N1.
 _MESSAGES = {
-    "nehalem": 44, "haswell": 44, "skylake": 20, "alderlake": 35,
-    "skylake-avx512": 47, "cascadelake": 47, "icelake-server": 51, "sapphirerapids": 51,
-    "znver2": 94, "znver3": 115, "znver4": 68, "znver5": 68,
-    "neoverse-n1": 47, "neoverse-v1": 46, "neoverse-v2": 46,
-    "cortex-a55": 47, "cortex-a76": 47, "apple-m1": 145,
+    "nehalem": 44,
+    "haswell": 44,
+    "skylake": 20,
+    "alderlake": 35,
+    "skylake-avx512": 47,
+    "cascadelake": 47,
+    "icelake-server": 51,
+    "sapphirerapids": 51,
+    "znver2": 94,
+    "znver3": 115,
+    "znver4": 68,
+    "znver5": 68,
+    "neoverse-n1": 47,
+    "neoverse-v1": 46,
+    "neoverse-v2": 46,
+    "cortex-a55": 47,
+    "cortex-a76": 47,
+    "apple-m1": 145,
 }
 # Messages until the last thread at a barrier and one that waits have met: the word that counts
 # arrivals comes to the last one, the word that lets all pass goes there and comes back.
