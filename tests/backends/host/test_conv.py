@@ -214,6 +214,25 @@ def test_depth_is_blocked_where_the_first_cache_is_filled_or_read() -> None:
     assert not conv_schedule.choose_schedule(zen, 16, extents).depth_block
 
 
+def test_jobs_have_several_tiles_where_the_depth_is_blocked() -> None:
+    """Ten tiles of two slabs: blocks of weights are read by two or three of them."""
+    extents = ConvExtents(960, (1, 1), 1, 49, 10, 1, unit=16)
+    schedule = conv_schedule.choose_schedule(named_target("icelake-server"), 16, extents)
+    assert (schedule.vectors, schedule.columns, schedule.depth_block) == (5, 5, 64)
+    assert conv_schedule.segments_of(2, 9, is_blocked=True) == 4
+    assert conv_schedule.segments_of(2, 9, is_blocked=False) == 9
+
+
+def test_a_first_slab_that_is_waited_for_is_small() -> None:
+    """Nothing asks for its weights ahead: more slabs, or blocks of the depth, make it smaller."""
+    extents = ConvExtents(960, (1, 1), 1, 49, 10, 1)
+    xeon, cycles = named_target("icelake-server"), conv_schedule.conv_cycles
+    assert cycles(xeon, 16, extents) > cycles(xeon, 16, replace(extents, asked_for=True))
+    assert conv_schedule.choose_schedule(xeon, 16, extents).vectors == 2
+    zen = named_target("znver4")
+    assert cycles(zen, 16, extents) == cycles(zen, 16, replace(extents, asked_for=True))
+
+
 def test_slabs_come_first_where_the_second_cache_holds_weights_and_data() -> None:
     """On cores that wait for bursts from beyond it; elsewhere rows do."""
     small, wide = (ConvExtents(160, (1, 1), 1, pixels, 60, 1, unit=16) for pixels in (49, 3136))

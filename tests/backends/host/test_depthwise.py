@@ -14,6 +14,8 @@ from graft.base.dtypes import DType
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor
+from graft.loop.ir import Prefetch
+from graft.loop.traverse import walk_stmt
 from graft.target.target import named_target
 
 Epilogue = Callable[[Builder, Value], Value]
@@ -121,6 +123,16 @@ def test_fewer_registers_make_smaller_tiles() -> None:
     schedules = [default_schedule(target, DType.FLOAT32, 16, 3) for target in (small, large)]
     assert [(one.lanes, one.pixels) for one in schedules] == [(8, 11), (16, 27)]
     check(depthwise((1, 16, 9, 40), padding=(1, 1, 1, 1), block=16), depthwise_conv2d, target=small)
+
+
+@pytest.mark.parametrize(("machine", "asks"), [("icelake-server", True), ("znver5", False)])
+def test_tiles_ask_for_the_data_of_the_next_where_loads_wait(machine: str, asks: bool) -> None:
+    """Once for each line that a row of the window has: blocks of eight have two pixels in one."""
+    for block, lines in ((16, 9), (8, 4)):
+        made = depthwise((1, 32, 7, 7), block=block, padding=(1, 1, 1, 1))
+        body = made.kernel(depthwise_conv2d, named_target(machine)).function.body
+        asked = [one for one in walk_stmt(body) if isinstance(one, Prefetch)]
+        assert len(asked) == (lines if asks else 0)
 
 
 def test_refusals() -> None:

@@ -43,6 +43,8 @@ from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
 from graft.ir.verify import verify
+from graft.loop.ir import Prefetch
+from graft.loop.traverse import walk_stmt
 from graft.passes.group_fusion import group_fusion
 from graft.target.target import Target, host_target, named_target
 
@@ -107,6 +109,23 @@ def test_any_window_and_any_rows_of_a_job(
     with_rows(monkeypatch, rows)
     made = chain(pair_graph((2, 8, 13, 19), 24, kernel, **attrs), (8, 8), (NO_HALO, (1, 2, 0, 3)))
     check(made, expand_depthwise, 2)
+
+
+@pytest.mark.parametrize("bands", [1, 2, 4])
+@pytest.mark.parametrize(("tile_rows", "rows"), [(2, 1), (2, 3), (3, 4), (4, 13)])
+def test_tiles_of_several_rows(
+    tile_rows: int, rows: int, bands: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that make up no tile, or lie outside of the image, come one by one."""
+
+    def choose(*args: Any) -> ExpandSchedule:
+        chosen = choose_expand_schedule(*args)
+        tile = replace(chosen.tile, vectors=1, rows=tile_rows, columns=5, bands=bands)
+        return ExpandSchedule(tile, rows)
+
+    monkeypatch.setattr(kernels, "choose_expand_schedule", choose)
+    made = chain(pair_graph((2, 16, 13, 5), 48, (5, 3), padding=(2, 1, 2, 1)))
+    check(made, expand_depthwise, 3)
 
 
 @pytest.mark.each_value
@@ -308,6 +327,39 @@ def test_the_ring_fits_the_first_cache_and_threads_have_enough_jobs() -> None:
     assert ring <= target.cache_bytes[0]
     assert -(-28 // schedule.rows) * -(-192 // schedule.tile.slab) >= 32
     assert expand_saving(target, replace(extents, batch=64)) > expand_saving(target, extents)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "channels", "side", "stride", "bands"),
+    [(160, 960, 7, 1, 1), (96, 576, 14, 1, 1), (24, 144, 56, 2, 4)],
+)
+def test_bands_where_little_is_computed_again(
+    inputs: int, channels: int, side: int, stride: int, bands: int
+) -> None:
+    """Two rows of seven cost more than what other cores have; one of 56 does not."""
+    strides = {"strides": (stride, stride)}
+    graph = pair_graph((1, inputs, side, side), channels, **strides, **PADDED)
+    target = named_target("icelake-server")
+    schedule = choose_expand_schedule(target, expand_extents(chain(graph).group, 16, target))
+    assert schedule.tile.bands == bands
+
+
+def test_short_rows_share_tiles() -> None:
+    graph = pair_graph((1, 160, 7, 7), 960, **PADDED)
+    target = named_target("icelake-server")
+    extents = expand_extents(chain(graph).group, 16, target)
+    tile = choose_expand_schedule(target, extents).tile
+    assert (tile.rows, tile.columns) == (2, 7)
+    long = replace(extents, expansion=replace(extents.expansion, columns=14))
+    assert choose_expand_schedule(target, long).tile.rows == 1
+
+
+def test_shares_ask_for_the_weights_of_the_next() -> None:
+    made = chain(pair_graph((1, 64, 14, 14), 384, **PADDED))
+    kernel = made.kernel(expand_depthwise, named_target("icelake-server"))
+    every = [one for one in walk_stmt(kernel.function.body) if isinstance(one, Prefetch)]
+    weights = kernel.function.buffer("weights")
+    assert any(one.buffer == weights and one.level == 2 for one in every)
 
 
 def test_merging_keeps_the_meaning_and_the_graph_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def test_numbers_that_are_none_reach_their_window_only() -> None:
     assert np.isnan(packed).sum() == 4 * 32
 
 
-@pytest.mark.parametrize("machine", ["x86-64-v3", "neoverse-v1"])
+@pytest.mark.parametrize("machine", ["x86-64-v3", "neoverse-v1", "icelake-server"])
 def test_code_for_other_machines_means_the_same(machine: str) -> None:
     graph = block_graph((1, 16, 5, 6), 32, 16, **PADDED)
     made = chain(graph)
@@ -192,6 +192,19 @@ def test_where_it_pays(machine: str, channels: int, side: int, merged: list[int]
     shape = (1, channels, side, side)
     graph = block_graph(shape, 6 * channels, channels, **PADDED)
     assert _merged(graph, named_target(machine)) == merged
+
+
+@pytest.mark.parametrize("side", [14, 56, 112])
+def test_steps_fit_the_first_cache(side: int) -> None:
+    """The rows of a share that windows cover, if there is room for those of one row."""
+    target = named_target("icelake-server")
+    group = chain(block_graph((4, 24, side, side), 144, 24, **PADDED)).group
+    extents = kernels.inverted_extents(group, 16, target)
+    schedule = choose_inverted_schedule(target, extents)
+    row = side * schedule.expansion.slab * 4
+    held = extents.expand.ring_rows(schedule.step) * row
+    assert held <= target.cache_bytes[0] or schedule.step == 1
+    assert 1 <= schedule.step <= schedule.rows
 
 
 def test_ring_and_rows_fit_the_second_cache() -> None:
