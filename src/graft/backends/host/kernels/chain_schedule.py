@@ -124,11 +124,13 @@ def choose_expand_schedule(target: Target, extents: ExpandExtents) -> ExpandSche
     share = min(_shares(image), key=lambda share: _expansion_cycles(near, extents, share))
     rows = _job_rows(target, extents, share)
     tile = choose_schedule(near, extents.lanes, _share_of(extents, share, rows))
-    return ExpandSchedule(replace(tile, bands=_bands(target, extents, share)), rows)
+    _, bands = _bands(target, extents, share)
+    return ExpandSchedule(replace(tile, bands=bands), rows)
 
 
-def _bands(target: Target, extents: ExpandExtents, share: int) -> int:
-    """The bands of rows that jobs go through, all shares of each before the next.
+def _bands(target: Target, extents: ExpandExtents, share: int) -> tuple[float, int]:
+    """The bands of rows that jobs go through, all shares of each before the next, and the cycles
+    that they cost.
 
     Each computes the rows again that windows of the band before it cover, too. But where a band is
     one thread's, the next kernel, whose threads work on bands, finds all channels of it in its
@@ -143,7 +145,7 @@ def _bands(target: Target, extents: ExpandExtents, share: int) -> int:
         others = max(0.0, 1 - bands / _threads(machine))
         return again * (bands - 1) + size * others / machine.crossing_bytes_per_cycle
 
-    return min((bands for bands in (1, *FEW_BANDS) if bands <= strips), key=cycles)
+    return min((cycles(bands), bands) for bands in (1, *FEW_BANDS) if bands <= strips)
 
 
 def _job_rows(target: Target, extents: ExpandExtents, share: int) -> int:
@@ -176,6 +178,14 @@ def expand_cost(group: Group, block: int, target: Target) -> float:
 
 def expand_saving(target: Target, extents: ExpandExtents) -> float:
     """Cycles by which one kernel is faster than two, which meet once more."""
+    shares, near = _shares(extents.expansion), _with_all_cached(target)
+    share = min(shares, key=lambda share: _expansion_cycles(near, extents, share))
+    cycles, _ = _bands(target, extents, share)
+    return _ring_saving(target, extents) - cycles
+
+
+def _ring_saving(target: Target, extents: ExpandExtents) -> float:
+    """Cycles that two kernels take longer than one with a ring between the convolutions."""
     machine = target.machine.with_vectors(32 * extents.lanes)
     image, rows = extents.expansion, extents.batch * extents.expansion.rows
     pixels = image.rows * image.columns + extents.rows * extents.columns
@@ -408,5 +418,5 @@ def inverted_saving(target: Target, extents: InvertedExtents) -> float:
         min(_expansion_cycles(near, expand, one, in_rows) for one in _shares(expand.expansion))
         for in_rows in (False, True)
     )
-    pairs = expand_saving(target, expand) + project_saving(target, extents.project)
+    pairs = _ring_saving(target, expand) + project_saving(target, extents.project)
     return pairs - (by_row - by_share)
