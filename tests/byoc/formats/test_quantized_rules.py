@@ -23,7 +23,8 @@ CONSTANTS = (
 def unit(body: str, kind: str = "uint8", shape: str = "2, 3", zero: int = 100) -> Graph:
     head = BEFORE.replace("KIND", kind).replace("SHAPE", shape).replace("ZERO", str(zero))
     weight = "int8[3, 6] w = {1, -2, 3, -4, 5, -6, 7, -8, 9, 9, -8, 7, -6, 5, -4, 3, -2, 1}"
-    text = f"{head}{CONSTANTS}, int64[2] n = {{3, 4}}, {weight}, int8 o = {{0}}> {{ {body} }}"
+    other = "int8 o = {0}, int8[2, 3] q = {9, 80, -99, 7, 40, -60}"
+    text = f"{head}{CONSTANTS}, int64[2] n = {{3, 4}}, {weight}, {other}> {{ {body} }}"
     return optimize(import_model(parser.parse_model(HEADER + text)))
 
 
@@ -60,6 +61,24 @@ def test_an_activation_that_quantisation_implies_goes() -> None:
     split = split_units(graph)
     assert names(split) == ["dequantize", "dequantize", "dense", "quantize"]
     check_same(graph, split)
+
+
+@pytest.mark.parametrize("order", ["sums, other", "other, sums"])
+def test_a_tensor_is_added_in_16_bits(order: str) -> None:
+    body = f"""{DENSE}
+        other = DequantizeLinear (q, t, v)
+        all = Add ({order}) rectified = Relu (all) y = QuantizeLinear (rectified, s, z)"""
+    graph = unit(body)
+    split = split_units(graph)
+    for seed in range(8):
+        x = np.random.default_rng(seed).integers(0, 256, (2, 6)).astype(np.uint8)
+        (before,), (after,) = evaluate(graph, [x]), evaluate(split, [x])
+        difference = np.asarray(before).astype(int) - np.asarray(after)
+        assert np.abs(difference).max() <= 1
+        assert np.unique(np.asarray(after)).size > 2  # neither all saturated nor all clipped
+    kinds = [value.dtype for node in placeable(split) for value in node.outputs]
+    assert kinds.count("uint16") == 4  # data, sums, the other tensor, the result
+    assert split_units(split) is split
 
 
 def test_elements_are_moved_on_integers() -> None:

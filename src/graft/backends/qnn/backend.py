@@ -21,9 +21,11 @@ from graft.byoc.formats import quantized as units
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.byoc.formats.quantized_rules import binding, split_units
 from graft.byoc.sizes import node_work, value_bytes
-from graft.ir.graph import Graph, Value
+from graft.ir.graph import Graph, Node, Value
 from graft.quantize.scheme import Scheme
+from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op, wildcard
+from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
 MORE_UNARY = ("nn.leaky_relu", "nn.gelu", "max", "min", "sum")
 BINARY = ("divide", "nn.batch_matmul")
@@ -81,6 +83,31 @@ def _mistakes(region: Graph) -> Iterator[str]:
             yield "a softmax has the lowest zero point, and a scale of 1/512 or more"
 
 
+def _passes(node: Node, region: Graph) -> int:
+    """How often the multipliers of 8 bits are needed: once for each byte of the data's codes."""
+    maker = region.producers.get(node.args[0]) if node.args else None
+    is_coded = maker is not None and maker.op.name == "qnn.dequantize"
+    return maker.args[0].dtype.numpy.itemsize if maker and is_coded else 1
+
+
+RULES = RuleSet("close regions")
+
+
+@RULES.rule(units.quantized(units.dequantized(wildcard())))
+def _conversion(site: Site) -> Replacement:
+    """A conversion of images that ends a region has a pool of single pixels behind it: else ONNX
+    Runtime transposes the result within the conversion, which the provider then does not take."""
+    value = site.node.output
+    if len(value.shape or ()) != 4 or len(tuple(site.readers(value))) == site.uses(value):
+        return Refusal("no image, or something else ends the region")
+    parameters = site.node.inputs[1:]
+    codes = site.again(site.node, *site.node.inputs)
+    pooled = site.emit(
+        "nn.max_pool2d", site.emit("qnn.dequantize", codes, *parameters), pool_size=(1, 1)
+    )
+    return site.again(site.node, pooled, *parameters)
+
+
 class Qnn(Ort):
     """Runs quantised units of bytes on one stated chip; its times are a roofline's."""
 
@@ -114,14 +141,15 @@ class Qnn(Ort):
         """A roofline of the chip: operations, or the bytes of operands, weights and results."""
         if not self.simulated:
             return None
+        region = self.process(region)
         constants = [node.output for node in region.nodes if node.op.name == "constant"]
         moved = sum(map(value_bytes, (*region.inputs, *constants, *region.outputs)))
-        operations = sum(2 * node_work(node).macs for node in region.nodes)
+        operations = sum(2 * node_work(node).macs * _passes(node, region) for node in region.nodes)
         seconds = max(operations / OPERATIONS_PER_SECOND, moved / BYTES_PER_SECOND)
         return Cost(seconds)
 
     def process(self, region: Graph) -> Graph:
-        return split_units(region)
+        return apply_rules(split_units(region), RULES)
 
     def compile(self, region: Graph) -> bytes:
         for mistake in _mistakes(region):

@@ -1,16 +1,17 @@
 """Quantised units as NPUs know them: a region in, one whose units hold one operator each out.
 
 An activation inside a unit becomes a unit of its own; an operator that only moves elements is done
-on integers, which are requantised before. All results are the same to the bit.
+on integers, which are requantised before: results are the same to the bit. A tensor that is added
+to what a layer computes is added in 16 bits, within a step of the result.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from graft.base.dtypes import Array
-from graft.byoc.formats.quantized import ACTIVATIONS
-from graft.ir.graph import Graph, Node
+from graft.base.dtypes import Array, DType
+from graft.byoc.formats.quantized import ACTIVATIONS, LAYERS, dequantized
+from graft.ir.graph import Graph, Node, Value
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op, wildcard
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
@@ -59,6 +60,64 @@ def _movement(site: Site) -> Replacement:
     narrow = site.again(site.node, source.output, *other)
     wide = site.emit("qnn.dequantize", narrow, *other, axis=site.node.attrs.axis)
     return site.again(site.node, site.again(moved, wide, *moved.inputs[1:]), *other)
+
+
+@RULES.rule(
+    is_op("qnn.quantize")(
+        is_op("add")(
+            is_op(*LAYERS, "nn.bias_add")(wildcard(), wildcard()), dequantized(wildcard())
+        ),
+        wildcard(),
+        wildcard(),
+    )
+)
+def _sum_behind_layer(site: Site) -> Replacement:
+    """The layer and the sum on codes of 16 bits, which hold the operands as they are, then a
+    conversion. What the layer makes is saturated only where the sum would be."""
+    add = _producer(site, site.node)
+    makers = [site.producer(value) for value in add.args]
+    layer = next(one for one in makers if one is not None and one.op.name != "qnn.dequantize")
+    bias, other = None, add.args[1 - makers.index(layer)]
+    if layer.op.name == "nn.bias_add":
+        bias, layer = layer, _producer(site, layer)
+    ends = [_range(site, node) for node in (site.node, site.producer(other))]
+    data, shortcut = (_widened(site, one) for one in (layer.args[0], other))
+    if data is None or shortcut is None or ends[0] is None or ends[1] is None:
+        return Refusal("scales and zero points are not constant, or not the same for all elements")
+    (scale, low, high), (_, least, most) = ends
+    sums = site.again(layer, data, *layer.inputs[1:])
+    sums = site.again(bias, sums, *bias.inputs[1:]) if bias else sums
+    own = _through_16_bits(site, sums, (high - least - low + most) / _MOST, low - most)
+    total = site.again(add, *(own if one is not other else shortcut for one in add.args))
+    total = _through_16_bits(site, total, scale / 256, low)
+    return site.again(site.node, total, *site.node.inputs[1:])
+
+
+_MOST = 65535  # codes of 16 bits above the lowest
+
+
+def _range(site: Site, node: Node | None) -> tuple[float, float, float] | None:
+    """Scale, lowest and highest float of what a (de)quantisation of bytes has codes for."""
+    arrays = [site.array(value) for value in node.inputs[1:]] if node else []
+    if len(arrays) != 2 or any(one is None or one.size != 1 for one in arrays):
+        return None
+    scale, zero = (one for one in arrays if one is not None)
+    info, step, origin = np.iinfo(zero.dtype), float(scale.item()), int(zero.item())
+    return step, (int(info.min) - origin) * step, (int(info.max) - origin) * step
+
+
+def _widened(site: Site, value: Value) -> Value | None:
+    """Floats that were dequantised from bytes, exactly, from codes of 16 bits in finer steps."""
+    known = _range(site, site.producer(value))
+    return _through_16_bits(site, value, known[0] / 256, known[1]) if known else None
+
+
+def _through_16_bits(site: Site, value: Value, scale: float, low: float) -> Value:
+    """Quantised from a lowest float on, and dequantised."""
+    zero = np.uint16(np.clip(np.rint(-low / scale), 0, _MOST))
+    parameters = site.constant(np.float32(scale)), site.constant(zero)
+    codes = site.emit("qnn.quantize", value, *parameters, dtype=DType.UINT16)
+    return site.emit("qnn.dequantize", codes, *parameters)
 
 
 def binding(activation: Node, scale: Array, zero: Array) -> tuple[bool, bool]:
