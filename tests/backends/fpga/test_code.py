@@ -13,11 +13,12 @@ from tests.backends.fpga.units import UNITS, layer, on
 from graft.backends.fpga import isa, runtime
 from graft.backends.fpga.backend import Fpga
 from graft.backends.fpga.isa import Instruction, Op, Reg, Unit
-from graft.backends.fpga.lower import Lowering, fixed_point
+from graft.backends.fpga.lower import Lowering
 from graft.backends.fpga.schedule import generate
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.boundary import wished
 from graft.byoc.candidates import find_candidates
+from graft.byoc.formats.integer_units import fixed_point
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
 

@@ -16,12 +16,13 @@ import tosa_serializer
 
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
+from graft.byoc.formats.integer_units import fixed_point
 
 LOWEST, HIGHEST = -128, 127
 SHIFT = 128  # from uint8 to int8
 IGNORED = tosa_serializer.NanPropagationMode.PROPAGATE  # of integers, which have no NaN
 _CLASSES = {"MATMUL": "MatMul"}  # of attributes, where they are not named like the operator
-_FEWEST_BITS, _MOST_BITS = 2, 62  # that a RESCALE shifts by
+_FEWEST_BITS = 2  # that a RESCALE shifts by
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Tosa:
         unsigned: tuple[bool, bool] = (False, False),  # the operand, the result
     ) -> Tensor:
         """round((data - zero) × factor) + to_zero, saturated; halves are rounded upwards."""
-        multipliers, bits = _fixed_point(np.atleast_1d(factor))
+        multipliers, bits = fixed_point(np.atleast_1d(factor), _FEWEST_BITS)
         room = 1 << int(bits.min() - 1)
         if largest >= room:
             raise UnsupportedError(f"sums of up to {largest:,} times {factor.max():.3g} overflow")
@@ -138,17 +139,3 @@ class Tosa:
 
 def _dtype(name: str) -> Any:
     return getattr(tosa_serializer.DType, name)
-
-
-def _fixed_point(factors: Array) -> tuple[Array, Array]:
-    """Integers below 2**31 and numbers of bits: a factor is an integer shifted by its bits."""
-    fractions, exponents = np.frexp(factors.astype(np.float64))
-    multipliers = np.rint(np.ldexp(fractions, 31)).astype(np.int64)
-    bits = 31 - exponents.astype(np.int64)
-    carried = multipliers == 1 << 31
-    multipliers, bits = np.where(carried, multipliers >> 1, multipliers), bits - carried
-    excess = np.clip(bits - _MOST_BITS, 0, 31)  # what is so small only ever gives zero
-    multipliers, bits = multipliers >> excess, bits - excess
-    if bits.min() < _FEWEST_BITS:
-        raise UnsupportedError(f"a RESCALE does not multiply by {factors.max():.3g}")
-    return multipliers, bits

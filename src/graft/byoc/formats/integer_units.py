@@ -256,12 +256,18 @@ def looked_up(unit: Unit) -> tuple[Coded, Array]:
     return source, known[unit.result]
 
 
-def fixed_point(factors: Array, most_bits: int = 62) -> tuple[Array, Array]:
-    """Multipliers of 31 bits, and by how many bits products are shifted to the right."""
+_MOST_SHIFT = 62  # bits that a requantisation shifts by
+
+
+def fixed_point(factors: Array, fewest: int = 0) -> tuple[Array, Array]:
+    """Multipliers of 31 bits, and by how many bits products are shifted to the right: at least so
+    many as `fewest`."""
     fractions, exponents = np.frexp(np.asarray(factors, np.float64))
     multipliers = np.rint(np.ldexp(fractions, 31)).astype(np.int64)
     shifts = 31 - exponents.astype(np.int64)
     carried = multipliers == 1 << 31
     multipliers, shifts = np.where(carried, multipliers >> 1, multipliers), shifts - carried
-    excess = np.clip(shifts - most_bits, 0, 31)  # what is so small only ever gives zero
-    return multipliers >> excess, np.minimum(shifts, most_bits)
+    if shifts.min() < fewest:
+        raise UnsupportedError(f"sums cannot be multiplied by {np.max(factors):.3g}")
+    excess = np.clip(shifts - _MOST_SHIFT, 0, 31)  # what is so small only ever gives zero
+    return multipliers >> excess, np.minimum(shifts, _MOST_SHIFT)
