@@ -287,9 +287,9 @@ def test_names_of_accelerators() -> None:
 
 
 def test_without_the_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "find_spec", lambda _name: None)
+    monkeypatch.setattr("graft.runtime.loaders.find_spec", lambda _name: None)
     lacking = EthosU("u55-128").missing()
-    assert lacking.startswith("it needs the packages 'ethos-u-vela' and 'tosa-tools': pip install")
+    assert lacking.startswith("it needs the package 'ethos-u-vela': pip install")
 
 
 @needs_tools

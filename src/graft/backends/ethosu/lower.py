@@ -13,22 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graft.backends.ethosu.tosa import HIGHEST, LOWEST, SHIFT, Tensor, Tosa
+from graft.backends.ethosu.tosa import Tensor, Tosa
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
+from graft.byoc.formats.integer_units import SIGN, Coded, coded
 from graft.ir.graph import Graph, Node, Value
 
 _NHWC = (0, 3, 1, 2)  # where the axes of NCHW are in it
-
-
-@dataclass(frozen=True, slots=True)
-class Coded:
-    """Constant floats: integers of 8 or 32 bits with their scales and zero points."""
-
-    array: Array
-    scale: Array
-    zero: Array
-    axis: int  # which scales and zero points go along, where there are several
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +34,6 @@ class Real:
     high: float = math.inf
     table: Array | None = None
     is_rounded: bool = False
-
-    def __post_init__(self) -> None:
-        if not np.all((self.scale > 0) & (self.scale < math.inf)):
-            raise UnsupportedError("a scale is not positive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,52 +59,37 @@ def lowers(*names: str) -> Callable[[Lower], Lower]:
 
 
 class Lowering:
-    """What the values of a region have become: constants, bytes, and floats between these."""
+    """What the values of a region have become: bytes, and floats between these."""
 
     def __init__(self, region: Graph) -> None:
         self.region, self.tosa = region, Tosa()
-        self.constants: dict[Value, Array] = {}
         self.tensors: dict[Value, Tensor] = {}
         self.floats: dict[Value, Real | Joined | Coded] = {}
-        self.biases: set[Node] = set()  # that layers have added
 
     def lower(self, node: Node) -> None:
         name = node.op.name
-        if name == "constant":
-            self.constants[node.output] = node.attrs.value.array
-        elif name == "qnn.quantize":
-            scale, zero = self.parameters(node)
+        if name == "qnn.quantize":
             whole = self.floats[node.args[0]]
-            self.tensors[node.output] = self.quantized(whole, scale, int(zero))
+            self.tensors[node.output] = self.quantized(whole, coded(node, self.region))
         elif name in LOWER:
             self.floats[node.output] = LOWER[name](self, node)
-        else:
+        elif name != "constant":
             raise UnsupportedError(f"{name} has no form in TOSA here")
 
-    def parameters(self, node: Node) -> tuple[Array, Array]:
-        """Scale and zero point of a (de)quantisation, the latter of signed bytes."""
-        coded = node.output if node.op.name == "qnn.quantize" else node.args[0]
-        if coded.dtype not in (DType.INT8, DType.UINT8, DType.INT32):
-            raise UnsupportedError(
-                f"%{coded.name} is {coded.dtype}, and the device computes in int8"
-            )
-        if getattr(node.attrs, "block_size", 0):
-            raise UnsupportedError("scales of blocks")
-        scale = self.constants[node.args[1]].astype(np.float64)
-        zero = self.constants[node.args[2]] if len(node.args) > 2 else np.zeros((), np.int64)
-        zero = zero.astype(np.int64) - (SHIFT if coded.dtype is DType.UINT8 else 0)
-        if coded not in self.constants and scale.size > 1:
-            raise UnsupportedError(f"%{coded.name} has scales of its own for channels of data")
-        return (scale, zero) if coded in self.constants else (scale.reshape(()), zero.reshape(()))
+    def constant(self, value: Value) -> Coded:
+        """Floats that constants stand for."""
+        node = self.region.producers[value]
+        found = coded(node, self.region) if node.op.name == "qnn.dequantize" else None
+        if found is None or found.array is None:
+            raise UnsupportedError(f"%{value.name} is not constant")
+        return found
 
     def real(self, value: Value) -> Real:
         """Floats that a tensor of bytes stands for; constants become one here."""
         found = self.floats[value]
         if isinstance(found, Coded):
-            if found.scale.size > 1 or np.abs(found.array).max(initial=0) > SHIFT:
-                raise UnsupportedError(f"the constant %{value.name} has scales per channel")
-            tensor = self.tosa.constant(found.array)
-            return Real(tensor, found.scale.reshape(()), int(found.zero.reshape(())))
+            tensor = self.tosa.constant(signed(found))
+            return Real(tensor, np.asarray(found.step), found.offset - SIGN, found.farthest)
         if isinstance(found, Joined):
             raise UnsupportedError("a concatenation is not quantised right behind it")
         return found
@@ -136,42 +108,37 @@ class Lowering:
             raise UnsupportedError(f"%{value.name} is not a tensor of bytes")
         return found
 
-    def quantized(self, whole: Real | Joined | Coded, scale: Array, zero: int) -> Tensor:
+    def quantized(self, whole: Real | Joined | Coded, target: Coded) -> Tensor:
         """The bytes that stand for floats."""
         if isinstance(whole, Joined):
-            parts = [self.quantized(one, scale, zero) for one in whole.parts]
+            parts = [self.quantized(one, target) for one in whole.parts]
             shape = list(parts[0].shape)
             shape[whole.axis] = sum(part.shape[whole.axis] for part in parts)
             return self.tosa.call("CONCAT", parts, shape, whole.axis)
         if isinstance(whole, Coded):
             raise UnsupportedError("nothing but constants")
         if whole.table is not None:
-            entries = self.tosa.constant(_codes(whole.table, scale, zero))
+            entries = self.tosa.constant(_codes(whole.table, target))
             return self.tosa.call("TABLE", (whole.tensor, entries), whole.tensor.shape)
-        factor = whole.scale / scale
+        factor, zero, tensor = whole.scale / target.step, target.offset - SIGN, whole.tensor
         if whole.is_rounded and factor.max() > 1:
             raise UnsupportedError(f"means are rounded to steps {factor.max():.3g} times as large")
-        tensor = whole.tensor
         if tensor.dtype != "INT8" or np.any(factor != 1) or whole.zero != zero:
             tensor = self.tosa.rescale(tensor, factor, whole.largest, whole.zero, zero)
-        bounds = _codes(np.array([whole.low, whole.high]), scale, zero)
-        return self.tosa.clamp(tensor, *map(int, bounds))
+        return self.tosa.clamp(tensor, *map(int, _codes(np.array([whole.low, whole.high]), target)))
 
 
-def _codes(floats: Array, scale: Array, zero: int) -> Array:
-    """Bytes that stand for floats, rounded as ONNX does."""
-    wide: Array = np.nan_to_num(np.rint(floats.astype(np.float64) / scale) + zero, nan=zero)
-    return wide.clip(LOWEST, HIGHEST).astype(np.int64)
+def _codes(floats: Array, target: Coded) -> Array:
+    """Signed bytes that stand for floats; NaN is zero."""
+    shift = SIGN if target.value.dtype is DType.UINT8 else 0
+    return target.codes(np.nan_to_num(floats, nan=0.0, posinf=math.inf, neginf=-math.inf)) - shift
 
 
-def shape_of(value: Value) -> tuple[int, ...]:
-    """Static extents."""
-    return tuple(int(str(extent)) for extent in value.tensor.shape or ())
-
-
-def farthest(zero: int) -> int:
-    """How far a byte can be from a zero point."""
-    return max(abs(LOWEST - zero), abs(HIGHEST - zero))
+def signed(constant: Coded) -> Array:
+    """Constant bytes as signed ones."""
+    assert constant.array is not None
+    shift = SIGN if constant.value.dtype is DType.UINT8 else 0
+    return np.asarray(constant.array.astype(np.int64) - shift)
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -181,9 +148,8 @@ def axis_of(axis: int, rank: int) -> int:
 
 @lowers("qnn.dequantize")
 def _dequantize(lowering: Lowering, node: Node) -> Real | Coded:
-    (scale, zero), data = lowering.parameters(node), node.args[0]
-    if data in lowering.constants:
-        codes = lowering.constants[data].astype(np.int64)
-        codes -= SHIFT if data.dtype is DType.UINT8 else 0
-        return Coded(codes, scale, zero, node.attrs.axis % max(codes.ndim, 1))
-    return Real(lowering.tensors[data], scale, int(zero), farthest(int(zero)))
+    found = coded(node, lowering.region)
+    if found.array is not None:
+        return found
+    tensor, scale = lowering.tensors[found.value], np.asarray(found.step)
+    return Real(tensor, scale, found.offset - SIGN, found.farthest)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import tosa_serializer
 
-from graft.backends.ethosu.lower import Joined, Lowering, Real, axis_of, lowers, shape_of
+from graft.backends.ethosu.lower import Joined, Lowering, Real, axis_of, lowers
 from graft.backends.ethosu.tosa import HIGHEST, LOWEST
 from graft.base.errors import UnsupportedError
+from graft.byoc.formats.integer_units import bounds_of, extents
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Node
 from graft.ops.layout import rearrangement
@@ -37,10 +37,9 @@ def _look_up(lowering: Lowering, node: Node) -> Real:
 def _clip(lowering: Lowering, node: Node) -> Real:
     """Bounds, which the bytes are held to once they are quantised: rounding keeps the order."""
     data = lowering.real(node.args[0])
-    if len(node.args) > 1 or data.table is not None:
-        raise UnsupportedError("bounds that are operands, or of what a table has")
-    low, high = (0, None) if node.op.name == "nn.relu" else (node.attrs.a_min, node.attrs.a_max)
-    low, high = (-math.inf if low is None else low), (math.inf if high is None else high)
+    if data.table is not None:
+        raise UnsupportedError("bounds of what a table has")
+    low, high = bounds_of(node)
     bounds = [min(max(bound, low), high) for bound in (data.low, data.high)]
     return replace(data, low=bounds[0], high=bounds[1])
 
@@ -54,7 +53,7 @@ def _concatenate(lowering: Lowering, node: Node) -> Joined:
 @lowers("reshape", "squeeze", "expand_dims")
 def _reshape(lowering: Lowering, node: Node) -> Real:
     data = lowering.real(node.args[0])
-    return replace(data, tensor=lowering.tosa.reshape(data.tensor, shape_of(node.output)))
+    return replace(data, tensor=lowering.tosa.reshape(data.tensor, extents(node.output)))
 
 
 @lowers("transpose")
@@ -87,7 +86,7 @@ def _pad(lowering: Lowering, node: Node) -> Real:
         pads[2 * place], pads[2 * place + 1] = width[number], width[number + len(axes)]
     zeros, shape = lowering.tosa.numbers(data.zero), lowering.tosa.numbers(*pads, dtype="SHAPE")
     operands = (data.tensor, shape, zeros)
-    return replace(data, tensor=lowering.tosa.call("PAD", operands, shape_of(node.output)))
+    return replace(data, tensor=lowering.tosa.call("PAD", operands, extents(node.output)))
 
 
 @lowers("strided_slice")
@@ -101,12 +100,12 @@ def _slice(lowering: Lowering, node: Node) -> Real:
     for axis, begin, end in zip(axes, attrs.begin, attrs.end, strict=True):
         place = axis_of(axis, rank)
         starts[place] = slice(begin, end).indices(data.tensor.shape[place])[0]
-    return replace(data, tensor=lowering.tosa.slice(data.tensor, starts, shape_of(node.output)))
+    return replace(data, tensor=lowering.tosa.slice(data.tensor, starts, extents(node.output)))
 
 
 @lowers("resize")
 def _resize(lowering: Lowering, node: Node) -> Real:
-    data, shape, tosa = lowering.bytes_of(node.args[0]), shape_of(node.output), lowering.tosa
+    data, shape, tosa = lowering.bytes_of(node.args[0]), extents(node.output), lowering.tosa
     image, attrs = data.tensor.shape, node.attrs
     is_linear = attrs.method == "linear"
     if len(node.args) > 1 or len(image) != 4 or attrs.antialias or attrs.method == "cubic":
@@ -128,10 +127,10 @@ def _resize(lowering: Lowering, node: Node) -> Real:
 def _sampling(node: Node, axis: int) -> tuple[int, int, int]:
     """Numerator, denominator and offset with which TOSA samples where the operator does, which is
     found by resizing a ramp."""
-    images = (shape_of(node.args[0]), shape_of(node.output))
+    images = (extents(node.args[0]), extents(node.output))
     size, resized = (image[1 + axis] for image in images)
-    extents = [images[0][position] for position in (0, 3, 1, 2)]
-    ramp = np.zeros(extents, np.float32) + np.arange(size).reshape((-1, 1) if axis == 0 else (-1,))
+    shape = [images[0][position] for position in (0, 3, 1, 2)]
+    ramp = np.zeros(shape, np.float32) + np.arange(size).reshape((-1, 1) if axis == 0 else (-1,))
     (result,) = run_op(node.op, node.attrs, [ramp.astype(np.float32)])
     wanted = np.moveaxis(np.asarray(result)[0, 0], axis, 0)[:, 0]
     ratio, places = Fraction(resized, size), np.arange(resized)

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import tosa_serializer
 
-from graft.backends.ethosu.lower import Coded, Lowering, Real, farthest, lowers, shape_of
+from graft.backends.ethosu.lower import Lowering, Real, lowers, signed
 from graft.backends.ethosu.tosa import IGNORED, Tensor
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
+from graft.byoc.formats.integer_units import SIGN, Coded, extents
 from graft.ir.graph import Node
 
 _ACCUMULATOR = tosa_serializer.DType.INT32
@@ -21,62 +22,66 @@ _SUM_BITS = 29  # of what is added in 32
 @lowers("nn.conv2d", "nn.conv2d_transpose")
 def _convolution(lowering: Lowering, node: Node) -> Real:
     is_transposed = node.op.name == "nn.conv2d_transpose"
-    data, weight = lowering.bytes_of(node.args[0]), _weights(lowering, node, int(is_transposed))
-    attrs, channels = node.attrs, data.tensor.shape[-1]
-    array, groups = weight.array, attrs.groups
+    data, (array, weight) = (
+        lowering.bytes_of(node.args[0]),
+        _weights(lowering, node, int(is_transposed)),
+    )
+    attrs, channels, groups = node.attrs, data.tensor.shape[-1], node.attrs.groups
     if is_transposed:
         if groups > 1 or set(attrs.dilation) != {1}:
             raise UnsupportedError("TOSA's TRANSPOSE_CONV2D has neither groups nor dilation")
         top, left, bottom, right = attrs.padding
         rows, columns = attrs.output_padding
         pads = [-top, rows - bottom, -left, columns - right]
-        weight = replace(weight, array=array.transpose(3, 1, 2, 0))  # from IHWO to OHWI
         kinds = (pads, list(attrs.strides), False, _ACCUMULATOR)
-        return _product(lowering, node, data, weight, kinds)
+        array = array.transpose(3, 1, 2, 0)  # from IHWO to OHWI
+        return _product(lowering, node, data, array, weight, kinds)
     if groups not in (1, channels):
         raise UnsupportedError(f"TOSA has no convolution in {groups} groups of {channels} channels")
     data, pads = _padded(lowering, node, data, array.shape[1:3], attrs.dilation)
     window = (pads, list(attrs.strides), list(attrs.dilation), False, _ACCUMULATOR)
-    return _product(lowering, node, data, weight, window, depthwise=groups > 1)
+    return _product(lowering, node, data, array, weight, window, depthwise=groups > 1)
 
 
 @lowers("nn.dense")
 def _dense(lowering: Lowering, node: Node) -> Real:
     """A convolution of single pixels."""
-    data, weight = lowering.bytes_of(node.args[0]), _weights(lowering, node, 0)
-    units, inputs = weight.array.shape
+    data, (array, weight) = lowering.bytes_of(node.args[0]), _weights(lowering, node, 0)
+    units, inputs = array.shape
     rows = int(np.prod(data.tensor.shape[:-1]))
     pixels = replace(data, tensor=lowering.tosa.reshape(data.tensor, (1, rows, 1, inputs)))
-    kernel = replace(weight, array=weight.array.reshape(units, 1, 1, inputs))
-    parameters = ([0, 0, 0, 0], [1, 1], [1, 1], False, _ACCUMULATOR)
-    product = _product(lowering, node, pixels, kernel, parameters, shape=(1, rows, 1, units))
-    return replace(product, tensor=lowering.tosa.reshape(product.tensor, shape_of(node.output)))
+    kernel = array.reshape(units, 1, 1, inputs)
+    kinds = ([0, 0, 0, 0], [1, 1], [1, 1], False, _ACCUMULATOR)
+    product = _product(lowering, node, pixels, kernel, weight, kinds, shape=(1, rows, 1, units))
+    return replace(product, tensor=lowering.tosa.reshape(product.tensor, extents(node.output)))
 
 
-def _weights(lowering: Lowering, node: Node, axis: int) -> Coded:
-    """Weights whose scales, where there are several, belong to the channels of the result."""
-    weight = lowering.floats[node.args[1]]
-    if not isinstance(weight, Coded) or len(set(weight.zero.flat)) > 1:
-        raise UnsupportedError("the weights are no constants of one zero point")
+def _weights(lowering: Lowering, node: Node, axis: int) -> tuple[Array, Coded]:
+    """Weights as signed bytes; their scales, where there are several, belong to the channels of the
+    result."""
+    weight = lowering.constant(node.args[1])
+    if len(set(weight.zero.flat)) > 1:
+        raise UnsupportedError("the weights have several zero points")
     if weight.scale.size > 1 and weight.axis != axis:
         raise UnsupportedError(f"the weights have scales along their axis {weight.axis}")
-    return weight
+    return signed(weight), weight
 
 
 def _product(
     lowering: Lowering,
     node: Node,
     data: Real,
-    weight: Coded,  # OHWI
+    array: Array,  # OHWI
+    weight: Coded,
     parameters: Sequence[object],
     depthwise: bool = False,
     shape: Sequence[int] | None = None,
 ) -> Real:
     """Sums of 32 bits, the bias behind the layer included."""
-    tosa, array, zero = lowering.tosa, weight.array, int(weight.zero.flat[0])
+    tosa, zero = lowering.tosa, weight.offset - SIGN
     scale = data.scale * weight.scale.reshape(-1)
     bias = _bias(lowering, node, scale, len(array))
-    most = np.abs(array - zero).sum((1, 2, 3)) * farthest(data.zero) + np.abs(bias)
+    most = np.abs(array - zero).sum((1, 2, 3)) * data.largest + np.abs(bias)
     name = "TRANSPOSE_CONV2D" if node.op.name == "nn.conv2d_transpose" else "CONV2D"
     if depthwise:  # HWCM
         name, channels = "DEPTHWISE_CONV2D", data.tensor.shape[-1]
@@ -88,28 +93,24 @@ def _product(
         tosa.numbers(data.zero),
         tosa.numbers(zero),
     )
-    tensor = tosa.call(name, operands, shape or shape_of(node.output), *parameters, dtype="INT32")
+    tensor = tosa.call(name, operands, shape or extents(node.output), *parameters, dtype="INT32")
     return Real(tensor, scale if scale.size > 1 else scale.reshape(()), largest=int(most.max()))
 
 
 def _bias(lowering: Lowering, node: Node, scale: Array, channels: int) -> Array:
     """The operand of a `bias_add` behind a layer, in the steps of its sums."""
-    readers = lowering.region.users.get(node.output, ())
-    if len(readers) != 1 or readers[0].op.name != "nn.bias_add":
+    (reader, *_) = lowering.region.users[node.output]
+    if reader.op.name != "nn.bias_add":
         return np.zeros(channels, np.int64)
-    (reader,) = readers
-    lowering.biases.add(reader)
-    bias, rank = lowering.floats[reader.args[1]], len(shape_of(node.output))
-    last = rank - 1 if node.op.name == "nn.dense" else 1
-    if not isinstance(bias, Coded) or reader.attrs.axis % rank != last:
-        raise UnsupportedError("the bias is no constant for each channel")
-    return np.rint((bias.array - bias.zero) * bias.scale / scale).astype(np.int64)
+    rank, bias = len(extents(node.output)), lowering.constant(reader.args[1])
+    if reader.attrs.axis % rank != (rank - 1 if node.op.name == "nn.dense" else 1):
+        raise UnsupportedError(f"a bias along the axis {reader.attrs.axis}")
+    return np.rint(bias.weights() * bias.scale / scale).astype(np.int64)
 
 
 @lowers("nn.bias_add")
 def _bias_add(lowering: Lowering, node: Node) -> Real:
-    if node not in lowering.biases:
-        raise UnsupportedError("a bias that is not right behind its layer")
+    """The layer before it has added it."""
     return lowering.real(node.args[0])
 
 
@@ -118,7 +119,7 @@ def _padded(
 ) -> tuple[Real, list[int]]:
     """Pads with which windows end where the image does, as TOSA wants it; where they end before,
     the rest of the image is cut off."""
-    attrs, image, result = node.attrs, data.tensor.shape, shape_of(node.output)
+    attrs, image, result = node.attrs, data.tensor.shape, extents(node.output)
     pads, kept = [], list(image)
     for axis in (0, 1):
         before, extent = attrs.padding[axis], image[1 + axis]
@@ -138,7 +139,7 @@ def _pool(lowering: Lowering, node: Node) -> Real:
     if set(attrs.dilation) != {1}:
         raise UnsupportedError("TOSA's pools have no dilation")
     data, pads = _padded(lowering, node, data, window, (1, 1))
-    shape = shape_of(node.output)
+    shape = extents(node.output)
     if node.op.name == "nn.max_pool2d":
         kinds = (window, strides, pads, IGNORED)
         return replace(data, tensor=lowering.tosa.call("MAX_POOL2D", (data.tensor,), shape, *kinds))
@@ -160,7 +161,7 @@ def _global_mean(lowering: Lowering, node: Node) -> Real:
         raise UnsupportedError(f"a mean over the axes {node.attrs.axes}, which are not an image's")
     batch, *window, channels = data.tensor.shape
     pooled = _mean(lowering, data, window, [1, 1], [0] * 4, (batch, 1, 1, channels))
-    return replace(pooled, tensor=lowering.tosa.reshape(pooled.tensor, shape_of(node.output)))
+    return replace(pooled, tensor=lowering.tosa.reshape(pooled.tensor, extents(node.output)))
 
 
 def _mean(
@@ -190,7 +191,7 @@ def _multiply(lowering: Lowering, node: Node) -> Real:
     left, right = pair = _pair(lowering, node)
     wide = [_widened(lowering, one, np.ones(())) for one in pair]
     operands = (*wide, lowering.tosa.numbers(0))
-    tensor = lowering.tosa.call("MUL", operands, shape_of(node.output), dtype="INT32")
+    tensor = lowering.tosa.call("MUL", operands, extents(node.output), dtype="INT32")
     return Real(tensor, left.scale * right.scale, largest=left.largest * right.largest)
 
 
@@ -202,13 +203,13 @@ def _sum(lowering: Lowering, node: Node) -> Real:
     step = sum(one.largest * one.scale.max() for one in pair) / (1 << _SUM_BITS)
     wide = [_widened(lowering, one, one.scale / step) for one in pair]
     name = "ADD" if node.op.name == "add" else "SUB"
-    tensor = lowering.tosa.call(name, wide, shape_of(node.output), dtype="INT32")
+    tensor = lowering.tosa.call(name, wide, extents(node.output), dtype="INT32")
     return Real(tensor, np.asarray(step), largest=1 << _SUM_BITS)
 
 
 def _pair(lowering: Lowering, node: Node) -> list[Real]:
     pair = [lowering.unbounded(value) for value in node.args]
-    if any(len(one.tensor.shape) != len(shape_of(node.output)) for one in pair):
+    if any(len(one.tensor.shape) != len(extents(node.output)) for one in pair):
         raise UnsupportedError("TOSA does not broadcast tensors of different ranks")
     return pair
 

@@ -9,33 +9,24 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
-from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from graft.base.dtypes import Array
-from graft.runtime.loaders import versioned
-
-_INSTALL = "pip install 'graft-compiler[ethosu]'"
+from graft.runtime.loaders import installed_version, lacking, versioned
 
 
 def version() -> str:
     """Vela's."""
-    try:
-        return installed("ethos-u-vela")
-    except PackageNotFoundError:
-        return "not installed"
+    return installed_version("ethos-u-vela")
 
 
 def missing() -> str:
-    """The packages to install, or nothing."""
-    needed = {"ethos-u-vela": "ethosu", "tosa-tools": "tosa_reference_model"}
-    lacking = [f"'{package}'" for package, module in needed.items() if find_spec(module) is None]
-    return f"it needs the packages {' and '.join(lacking)}: {_INSTALL}" if lacking else ""
+    """The package to install, or nothing."""
+    compiler = lacking("ethos-u-vela", "ethosu", "ethosu")
+    return compiler or lacking("tosa-tools", "ethosu", "tosa_reference_model")
 
 
 def pack(tosa: bytes, model: Any, seconds: float) -> bytes:

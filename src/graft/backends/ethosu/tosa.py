@@ -16,10 +16,9 @@ import tosa_serializer
 
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
-from graft.byoc.formats.integer_units import fixed_point
+from graft.byoc.formats.integer_units import SIGN, fixed_point
 
 LOWEST, HIGHEST = -128, 127
-SHIFT = 128  # from uint8 to int8
 IGNORED = tosa_serializer.NanPropagationMode.PROPAGATE  # of integers, which have no NaN
 _CLASSES = {"MATMUL": "MatMul"}  # of attributes, where they are not named like the operator
 _FEWEST_BITS = 2  # that a RESCALE shifts by
@@ -49,11 +48,11 @@ class Tosa:
         data = Tensor(self._graph.addPlaceholder(list(shape), _dtype("INT8")).name, tuple(shape))
         if signed:
             return data
-        return self.rescale(data, np.ones(()), 255, zero=SHIFT, unsigned=(True, False))
+        return self.rescale(data, np.ones(()), 255, zero=SIGN, unsigned=(True, False))
 
     def output(self, data: Tensor, signed: bool) -> None:
         if not signed:
-            data = self.rescale(data, np.ones(()), 255, to_zero=SHIFT, unsigned=(False, True))
+            data = self.rescale(data, np.ones(()), 255, to_zero=SIGN, unsigned=(False, True))
         elif data.name not in self._made:  # an input, or an output already
             data = self.call("IDENTITY", (data,), data.shape)
         self._graph.addOutputTensor(self._made.pop(data.name))
