@@ -192,7 +192,8 @@ class _Writer(ImageWriter):
         self.asks_before_stores = target.machine.asks_before_stores
         self.most = most_pixels(target.vector_registers, self.schedule.vectors)
         extents = Const(points), Const(self.schedule.chunk)
-        self.data_lanes = vector_lanes(target, self.narrow, self.data.block)
+        words = vector_lanes(target, self.dtype, self.data.block // self.together)
+        self.data_lanes = words * self.together
         elements = self.data.blocks * self.data.block // self.together
         inputs = (*extents, Const(elements + PITCH))
         self.inputs = Buffer("inputs", self.dtype, inputs, Scope.HEAP)
@@ -230,7 +231,7 @@ class _Writer(ImageWriter):
         per_block = Let(
             self.block,
             plus(times(self.slab, blocks), self.part),
-            Block((self.back(count), self.zeros())),
+            Block((self.back(count), self.zeros(count))),
         )
         per_slab = Let(
             self.slab,
@@ -412,15 +413,26 @@ class _Writer(ImageWriter):
         begin = Load(self.begin, (channels,))
         return Binary(BinaryKind.ADD, unscaled(value, self.matrices.scale), begin)
 
-    def zeros(self) -> Stmt:
-        """The result's halo; the job with a block's first chunk sees to it."""
-        batch, row = Var("batch_border"), Var("row_border")
+    def zeros(self, count: Expr) -> Stmt:
+        """The result's halo beside the rows whose first tile is one of the chunk's.
+
+        One job could fill all of it, but where pixels are bytes, the halo shares cache lines with
+        them: 64 channels at 56 x 56 would then be taken from each other by two threads."""
+        batch, start = Var("batch_border"), Var("start_border")
+        row, line, number = Var("row_border"), Var("line_border"), Var("pixel_border")
         buffer = self.parameters.value(self.group.output, "result")[1]
         image = Bordered(self.result, buffer, self.height, self.width)
         zeros = image.filled(batch, self.block, row)
         if not zeros:
             return Block(())
-        body: Stmt = For(row, Const(0), self.height, Block(tuple(zeros)))
-        images = self.batches if self.all_at_once else Const(1)
-        body = For(batch, self.image, images, body)
-        return If(Compare(CompareKind.EQUAL, self.first, Const(0)), body)
+        body: Stmt = If(Compare(CompareKind.LESS, row, self.height), Block(tuple(zeros)))
+        body = Let(row, plus(start, times(number, self.vertical.dilation)), body)
+        body = For(number, Const(0), Const(self.vertical.out), body)
+        body = Let(start, self.vertical.first(modulo(line, self.tiles_down)), body)
+        other = over(line, self.tiles_down) if self.all_at_once else Const(0)
+        body = Let(batch, plus(self.image, other), body)
+        low, high = (
+            over(plus(at, plus(self.tiles_across, -1)), self.tiles_across)
+            for at in (self.first, plus(self.first, count))
+        )
+        return For(line, low, Binary(BinaryKind.SUBTRACT, high, low), body)
