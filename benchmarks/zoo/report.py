@@ -127,13 +127,15 @@ def _not_compared(times: Json) -> list[tuple[str, str]]:
 
 
 def sections(record: Record) -> Iterator[Section]:
-    yield Section(PAGE, "", list(_page_lines(record)))
+    if summaries(record.data["times"]):  # else models were only exported
+        yield Section(PAGE, "", list(_page_lines(record)))
 
 
 def draw(record: Record, path: Path) -> None:
-    """The histogram as a picture."""
-    speedups = list(summaries(record.data["times"])["all"].speedups.values())
-    draw_histogram(histogram(speedups), path)
+    """The histogram as a picture, where something was timed."""
+    families = summaries(record.data["times"])
+    if families:
+        draw_histogram(histogram(list(families["all"].speedups.values())), path)
 
 
 def _page_lines(record: Record) -> Iterator[str]:

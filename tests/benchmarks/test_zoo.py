@@ -92,3 +92,8 @@ def test_the_page(times: Records) -> None:
     assert "python -m benchmarks zoo --threads 2" in section.lines
     assert "| timm/a | 10 ms | 5 ms | 0.50 |" in section.lines
     assert "- Graft 1.0, ONNX Runtime 2.0" in section.lines
+
+
+def test_models_that_were_only_exported_change_no_page() -> None:
+    made = Made("2026-01-02", "Abacus", 0.0, 2, {}, "python -m benchmarks zoo --threads 2")
+    assert list(sections(Record(made, {"exports": {"timm/a": ""}, "times": {}}))) == []
