@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.backends.host import test_integers
+from tests.backends.host import test_integers, test_winograd_integers
 from tests.cross import emulated, image
 from tests.llvm import kernels, test_expressions
 from tests.llvm.kernels import elementwise
@@ -53,6 +53,21 @@ def test_convolutions(dtype: str, zero: int, groups: int, template: Any, machine
     weight = (16, 16 // groups, 3, 3)
     made = test_integers._conv_case((1, 16, 5, 7), weight, dtype, zero, "int8", **attrs)
     test_integers._agrees(made, template, 1, machine)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("lanes", [4, 7])
+def test_pairs(lanes: int, machine: Any) -> None:
+    test_expressions.test_dot_products_of_two_int16(lanes, machine)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("tile", [2, 4])
+def test_winograd(tile: int, machine: Any) -> None:
+    attrs = {"padding": (1, 1, 1, 1)}
+    test_winograd_integers.test_equals_direct_sums(
+        (1, 20, 9, 6), 24, (3, 3), "int8", -128, attrs, tile, machine
+    )
 
 
 @pytest.mark.full
