@@ -294,8 +294,9 @@ import numpy as np
 from graft.base.errors import UserError
 from graft.runtime.session import Session
 from tests.runtime.kernels import chain, chain_meaning
-session = Session(chain(50, rounds=2), threads=3)
-x = np.ones(50, np.float32)
+SIZE = 100_000  # memory that goes back to the system as soon as it is released
+session = Session(chain(SIZE, rounds=2), threads=3)
+x = np.ones(SIZE, np.float32)
 def late():
     try:
         y, = session.run(None, {"x": x})

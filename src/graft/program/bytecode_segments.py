@@ -59,7 +59,7 @@ class SegmentWriter:
         outputs = self._outputs(segment)
         indices = None if segment.guard_indices is None else self._addresses[segment.guard_indices]
         scratch = numbers.rounded(numbers.largest(map(numbers.of, segment.scratch)), ALIGNMENT)
-        if self._threads > 1 and segment.scratch:
+        if self._threads > 1 and scratch != 0:
             starts[-1], scratch = (
                 numbers.plus(size, SCRATCH_GAP) for size in (starts[-1], scratch)
             )

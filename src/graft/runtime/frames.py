@@ -96,8 +96,9 @@ class Frame:
         self._outputs = linked.own_outputs
         self.attach_pool()
         linked.context.thread_pool.frames.add(self)
-        # The finalizer keeps the words and the code as long as it needs them.
-        weakref.finalize(self, _discard, linked, words)
+        # The finalizer keeps the words and the code as long as it needs them. It does not run when
+        # the process ends: daemon threads and exit handlers may run programs even then.
+        weakref.finalize(self, _discard, linked, words).atexit = False
 
     def attach_pool(self) -> None:
         """Note where the thread pool is, and whether it has workers."""
