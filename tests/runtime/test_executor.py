@@ -32,7 +32,9 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UserError
 from graft.llvm.barrier import YIELD_OFFSET
 from graft.llvm.claim import CLAIM_BYTES, CLAIMS_OFFSET
+from graft.program.bytecode_segments import SCRATCH_GAP
 from graft.program.instructions import KernelCall, RegionCall
+from graft.program.layout import Header
 from graft.program.program import ProgramError, Value
 from graft.runtime import frames, thread_pool
 from graft.runtime.evaluated import Supplied
@@ -398,3 +400,14 @@ def test_a_missing_kernel_is_named() -> None:
     program = replace(chain(3), objects=kernels()[1:])
     with pytest.raises(UserError, match="does not define 'add'"):
         Session(program)
+
+
+@pytest.mark.parametrize(("threads", "gaps"), [(1, 0), (2, 3), (3, 4)])
+def test_scratch_memories_of_threads_lie_apart(threads: int, gaps: int) -> None:
+    """What one thread reads ahead beyond its own does not touch that of another."""
+    session = Session(total(1000), threads=threads)
+    x = numbers(1000)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], x.sum(), rtol=1e-5)
+    (frame,) = session.executor.frames
+    size = frame.words[Header.ARENA_BYTES]
+    assert gaps * SCRATCH_GAP <= size < (gaps + 1) * SCRATCH_GAP
