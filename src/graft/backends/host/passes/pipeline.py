@@ -21,6 +21,7 @@ from graft.backends.host.passes.use_halves import use_halves
 from graft.backends.host.passes.use_integers import use_integers
 from graft.backends.host.passes.use_nibbles import use_nibbles
 from graft.backends.host.passes.widen_convolutions import widen_convolutions
+from graft.backends.host.passes.widen_halves import widen_halves
 from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph
 from graft.passes.group_fusion import group_fusion
@@ -34,7 +35,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
     halves = update_wrapper(partial(use_halves, target=target), use_halves)
     nibbles = update_wrapper(partial(use_nibbles, target=target), use_nibbles)
     narrow = (nibbles, use_integers, halves)
-    early = (split, *narrow, strength_reduction, widen_convolutions, normalize_images)
+    early = (split, widen_halves, *narrow, strength_reduction, widen_convolutions, normalize_images)
     placed = (sink_reshapes, recognize_layouts)
     fuse = partial(group_fusion, has_kernel=RowKernels(target))
     chains = update_wrapper(partial(fuse_chains, target=target), fuse_chains)
