@@ -175,6 +175,24 @@ def test_long_running_totals_are_exact() -> None:
     np.testing.assert_allclose(found, np.cumsum(given.astype(np.float64), 1), 1e-6)
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("is_symbolic", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "float16"])
+@pytest.mark.parametrize("shape", [(3, 100, 37), (2, 70, 16), (100,), (5, 3, 1), (0, 70, 3)])
+def test_running_totals_of_lines_side_by_side(
+    shape: tuple[int, ...], dtype: str, is_symbolic: bool
+) -> None:
+    dims = [symbol(name) for name in "abc"[: len(shape)]] if is_symbolic else shape
+    given = np.round(np.random.default_rng(1).normal(size=shape) * 4).astype(dtype)
+    for axis in range(len(shape)):
+        for flags in (dict[str, bool](), {"exclusive": True}, {"reverse": True}):
+            builder = Builder()
+            data = builder.input("x", tensor(dtype, *dims))
+            graph = builder.build(builder("cumsum", data, axis=axis, **flags))
+            (found,) = graft.compile(graph, strict=True).run(None, {"x": given})
+            np.testing.assert_array_equal(found, evaluate(graph, [given])[0])
+
+
 @pytest.mark.parametrize("shape", [(4, 6), (-1, 3), (2, -1, 2), (24,)])
 def test_reshapes(shape: tuple[int, ...]) -> None:
     check("reshape", numbers(2, 3, 4), ints(*shape))
