@@ -36,7 +36,7 @@ from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
-from graft.target.target import host_target
+from graft.target.target import host_target, named_target
 
 GENERATOR = np.random.default_rng(3)
 
@@ -306,6 +306,24 @@ def test_weights_that_no_cache_holds(tile: int, panels: int) -> None:
     layout = {"x": (8, (1, 1, 4, 4)), "result": (8, (0, 1, 0, 1))}
     made = case(write, layout, Winograd(tile))
     check(made, winograd, 2, target=small)
+
+
+@pytest.mark.parametrize("last_cache", [20.0, 24.0, 32.0, 48.0])
+def test_cores_without_a_common_cache_share_a_small_image_by_channels(last_cache: float) -> None:
+    """Sixteen tiles of 256 channels: two chunks would have each thread read 9 MB of weights from
+    memory, and however fast the last cache is, the other core's part is not in it."""
+    target = named_target("znver5")
+    *near, last = target.machine.caches
+    caches = (*near, replace(last, bytes_per_cycle=last_cache))
+    machine = replace(
+        target.machine,
+        cores=2,
+        caches=caches,
+        memory_bytes_per_cycle=16,
+        crossing_bytes_per_cycle=8,
+    )
+    extents = WinogradExtents(transforms(4, (3, 3), 1), 16, 256, 256, 16)
+    assert default_schedule(replace(target, machine=machine), 16, extents).chunk == 16
 
 
 @pytest.mark.each_value

@@ -35,6 +35,7 @@ ENOUGH_JOBS = 16
 FEW_JOBS = 8
 MANY_TILES = 1 << 10
 _FLOAT = 4  # bytes
+_THREADS = 2  # that chunks are made for: there are often several
 
 # Of a cache, what stays in it while weights stream past.
 _HELD = 0.6
@@ -145,8 +146,7 @@ def winograd_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     tiles = MANY_TILES if extents.tiles is None else extents.tiles
     chunks = -(-tiles // chunk)
     forward, back = _transform_cycles(target, schedule.lanes, extents.matrices)
-    # a single chunk is transformed by each of the threads, of which there are often several
-    often = 2 if chunks == 1 else 1
+    often = _THREADS if chunks == 1 else 1  # each of them transforms a single chunk
     channels = extents.inputs * extents.together
     total = tiles * (forward * often * channels + back * extents.outputs) / schedule.lanes
     if schedule.half_rows:
@@ -193,15 +193,20 @@ def _product_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
 def _far_cycles(target: Target, extents: WinogradExtents, schedule: WinogradSchedule) -> float:
     """Cycles in which the operands of the products come to the second cache.
 
-    Weights are read once from memory, and again for each further chunk. Tiles that are transformed
-    are read again for each slab, where the second cache does not hold them."""
+    Weights are read once from memory, and again for each further chunk. Where memory is faster than
+    the caches of other cores, threads have no last cache in common, and each reads all weights of
+    its first chunk from memory. Tiles that are transformed are read again for each slab, where the
+    second cache does not hold them."""
     machine, last = target.machine, len(target.machine.caches) - 1
     tiles = MANY_TILES if extents.tiles is None else extents.tiles
     chunks, slabs = -(-tiles // schedule.chunk), extents.outputs // schedule.slab
     pairs, is_half = extents.inputs * extents.outputs, schedule.half_rows > 0
     size = weight_bytes(extents.matrices, pairs, is_half)
     again = last - 1 if size <= machine.caches[-1].size else last
-    total = stream_cycles(machine, size, last) + stream_cycles(machine, (chunks - 1) * size, again)
+    is_apart = machine.crossing_bytes_per_cycle < machine.memory_bytes_per_cycle
+    first = min(chunks, _THREADS) if is_apart else 1
+    total = stream_cycles(machine, first * size, last)
+    total += stream_cycles(machine, (chunks - first) * size, again)
     if _held(extents, schedule) > _HELD * machine.caches[1].size:
         read = extents.points * tiles * slabs * extents.inputs * _FLOAT
         total += stream_cycles(machine, read, last - 1)
