@@ -416,8 +416,8 @@ class _Writer(ImageWriter):
     def zeros(self, count: Expr) -> Stmt:
         """The result's halo beside the rows whose first tile is one of the chunk's.
 
-        One job could fill all of it, but where pixels are bytes, the halo shares cache lines with
-        them: 64 channels at 56 x 56 would then be taken from each other by two threads."""
+        One job could fill all of it, but whoever computes the rows has their cache lines, which
+        the halo shares where pixels are bytes."""
         batch, start = Var("batch_border"), Var("start_border")
         row, line, number = Var("row_border"), Var("line_border"), Var("pixel_border")
         buffer = self.parameters.value(self.group.output, "result")[1]
