@@ -84,6 +84,23 @@ def test_what_works_along_an_axis_or_on_more_axes_sees_the_signal() -> None:
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("op", ["max", "mean", "sum"])
+def test_reductions_over_columns_see_images(op: str, keepdims: bool) -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 2, 16, 37))
+    y = g("nn.conv1d", x, g.constant(_weights(32, 16, 3)))
+    graph = g.build(g(op, y, axes=(-1,), keepdims=keepdims), g(op, y, axes=(0, 2)))
+    wide = widen_convolutions(graph)
+    verify(wide)
+    image, signal = (node for node in wide.nodes if node.op.name == op)
+    assert (image.args[0].tensor.rank, signal.args[0].tensor.rank) == (4, 3)
+    inputs = _inputs(graph)
+    found = graft.compile(graph, strict=True).run(None, {"x": inputs[0]})
+    for one, other in zip(found, evaluate(graph, inputs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_operand_that_is_no_signal_yet_gets_a_view() -> None:
     g = Builder()
     x = g.input("x", tensor("float32", 2, 8, 9))

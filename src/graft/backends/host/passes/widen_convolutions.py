@@ -2,7 +2,8 @@
 
 A graph enters; `nn.conv1d`, `qnn.conv1d`, transposes, `nn.max_pool1d` and `nn.avg_pool1d` leave as
 their counterparts for images between two views that cost nothing. The views then move down past
-what is computed element by element, so that a chain of layers works on images from end to end.
+what is computed element by element or summed over all columns, so that a chain of layers works on
+images from end to end.
 Images one column wide, as some exporters write signals, become such signals first: kernels work
 along rows.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from graft.backends.host.kernels.tile import REDUCTIONS
 from graft.base.dims import AnyDim
 from graft.ir.attrs import as_keywords
 from graft.ir.graph import Graph, Value
@@ -139,6 +141,18 @@ def concatenation_of_images(site: Site) -> Replacement:
     axis = node.attrs.axis % 3
     operands = [_widened(site, value) for value in node.args]
     return _narrowed(site, site.again(node, *operands, axis=axis + (axis >= ROWS)))
+
+
+@RULES.rule(is_op(*REDUCTIONS))
+def reduction_over_columns(site: Site) -> Replacement:
+    """Over all pixels of the image, whose one row adds nothing."""
+    node = site.node
+    if len(node.args) != 1 or not _drops_row(site, node.args[0]):
+        return Refusal("the operand is not an image of one row")
+    if {axis % 3 for axis in node.attrs.axes or ()} != {2}:
+        return Refusal("it is not over the columns alone")
+    image = site.again(node, _widened(site, node.args[0]), axes=(ROWS, COLUMNS))
+    return _narrowed(site, image) if node.attrs.keepdims else image
 
 
 def _drops_row(site: Site, value: Value) -> bool:
