@@ -12,6 +12,7 @@ from functools import partial, update_wrapper
 from graft.backends.host.kernel_memo import RowKernels
 from graft.backends.host.passes.bound_arity import bound_arity
 from graft.backends.host.passes.fuse_chains import fuse_chains
+from graft.backends.host.passes.move_modulation import move_modulation
 from graft.backends.host.passes.normalize_images import normalize_images
 from graft.backends.host.passes.recognize_layouts import recognize_layouts
 from graft.backends.host.passes.sink_reshapes import sink_reshapes
@@ -35,7 +36,15 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
     halves = update_wrapper(partial(use_halves, target=target), use_halves)
     nibbles = update_wrapper(partial(use_nibbles, target=target), use_nibbles)
     narrow = (nibbles, use_integers, halves)
-    early = (split, widen_halves, *narrow, strength_reduction, widen_convolutions, normalize_images)
+    early = (
+        split,
+        widen_halves,
+        *narrow,
+        move_modulation,
+        strength_reduction,
+        widen_convolutions,
+        normalize_images,
+    )
     placed = (sink_reshapes, recognize_layouts)
     fuse = partial(group_fusion, has_kernel=RowKernels(target))
     chains = update_wrapper(partial(fuse_chains, target=target), fuse_chains)
