@@ -49,12 +49,13 @@ _OTHERS = (
 )
 _UNITS = (
     "Networks are quantised by `graft quantize --data random --precision int8`, which quantises a"
-    " residual sum and the layer before it in one step. Of these backends only `fpga` has a pattern"
-    " for such a unit; regions of the others end there, and the host runs it, or the array if that"
-    " pays for rearranging its operands."
+    " residual sum and the layer before it in one step. Every one of these backends takes both as"
+    " one unit: `ethosu`, `hexagon` and `fpga` add in 32 bits, `qnn` in 16, at twice the price of"
+    " the layer. Layers whose results stay floats, as the heads of SSD-512 do, are no such units,"
+    " and the host runs them."
 )
 _UNREACHED = (
-    "Not reached: detectors (SSD-512), plans whose chips work at the same time (regions run one"
+    "Not reached: plans whose chips work at the same time (regions run one"
     " after the other), and transfers over a bus: these backends share the host's memory, as on"
     " one system on a chip, and what is counted is the rearranging of tensors on the host. Calls"
     " from the host to the chip are counted as far as the backends declare them: 100 µs for"

@@ -190,3 +190,29 @@ def test_the_author_s_kit() -> None:
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders, "find_spec", lambda _name: None)
     assert "pip install 'graft-compiler[qnn]'" in Qnn().missing()
+
+
+RESIDUAL = """
+    net (uint8[1, 4, 6, 5] x, uint8[1, 4, 6, 5] r) => (uint8[1, 4, 6, 5] y)
+      <float s = {0.05}, uint8 z = {120}, float t = {0.01}, int8 v = {0}, float u = {0.04},
+       uint8 p = {130}, float o = {0.06}, uint8 q = {100}, int8[4, 4, 1, 1] w = {WEIGHTS}> {
+      data = DequantizeLinear (x, s, z)
+      weight = DequantizeLinear (w, t, v)
+      sums = Conv (data, weight)
+      other = DequantizeLinear (r, u, p)
+      all = Add (sums, other)
+      y = QuantizeLinear (all, o, q)
+    }
+"""
+
+
+def test_a_tensor_is_added_to_a_layer_within_a_step() -> None:
+    weights = ", ".join(str(16 * n % 255 - 127) for n in range(16))
+    graph = graph_of(RESIDUAL.replace("WEIGHTS", weights))
+    (candidate,) = (c for c in find_candidates(graph, [Qnn()]).candidates if c.backend == "qnn")
+    assert "add" in candidate.label
+    draw = np.random.default_rng(1)
+    inputs = [draw.integers(0, 256, (1, 4, 6, 5)).astype(np.uint8) for _ in range(2)]
+    results: Any = Qnn().runner(graph)(inputs, [])
+    (exact,) = evaluate(graph, inputs)
+    assert np.abs(results[0].astype(int) - exact).max() <= 1
