@@ -80,11 +80,11 @@ def _sum_behind_layer(site: Site) -> Replacement:
     bias, other = None, add.args[1 - makers.index(layer)]
     if layer.op.name == "nn.bias_add":
         bias, layer = layer, _producer(site, layer)
-    ends = [_range(site, node) for node in (site.node, site.producer(other))]
+    result, added = _range(site, site.node), _range(site, site.producer(other))
     data, shortcut = (_widened(site, one) for one in (layer.args[0], other))
-    if data is None or shortcut is None or ends[0] is None or ends[1] is None:
+    if data is None or shortcut is None or result is None or added is None:
         return Refusal("scales and zero points are not constant, or not the same for all elements")
-    (scale, low, high), (_, least, most) = ends
+    (scale, low, high), (_, least, most) = result, added
     sums = site.again(layer, data, *layer.inputs[1:])
     sums = site.again(bias, sums, *bias.inputs[1:]) if bias else sums
     own = _through_16_bits(site, sums, (high - least - low + most) / _MOST, low - most)
