@@ -20,9 +20,8 @@ from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
 RULES = RuleSet("move_modulation")
 
-_RANK = (
-    5  # of weights with an axis for the items of a batch: [items, outputs, inputs, rows, columns]
-)
+# Of weights with an axis for the items of a batch: [items, outputs, inputs, rows, columns].
+_RANK = 5
 _ITEMS, _OUTPUTS, _INPUTS = range(3)
 
 Shape = tuple[int, ...]
