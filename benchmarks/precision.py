@@ -112,7 +112,8 @@ def _row(network: str, options: argparse.Namespace) -> Json:
     for name, arguments in GRAFT_OPTIONS.items():
         _say(f"  graft quantize {' '.join(arguments)}")
         with _said(row, name):
-            row["reports"][name] = quantized_by_graft(network, arguments, name, options.threads)
+            report = quantized_by_graft(network, arguments, name, options.threads)
+            row["reports"][name] = _recorded(report)
             files[name] = graft_file(network, name)
     for name, make in PEER_FILES.items():
         _say(f"  file of {name}")
@@ -123,6 +124,12 @@ def _row(network: str, options: argparse.Namespace) -> Json:
     if not options.errors_only:
         _add_times(row, files, options)
     return row
+
+
+def _recorded(report: Json) -> Json:
+    """Of the report of `graft quantize`, what the tables and promises are made from."""
+    units = [{key: unit[key] for key in ("name", "precision")} for unit in report["units"]]
+    return {**{key: report[key] for key in ("quality", "seconds", "float_seconds")}, "units": units}
 
 
 @contextmanager

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -93,7 +95,9 @@ def quantized(network: str) -> Path:
     if path.exists():
         return path
     prepared = FOLDER / f"{network}-prepared.onnx"
-    quant_pre_process(str(float_file(network)), str(prepared))
+    plain = float_file(network)
+    with TemporaryDirectory() as folder, chdir(folder):  # it leaves files there where it fails
+        quant_pre_process(str(plain), str(prepared))
     quantize_static(
         str(prepared),
         str(path),

@@ -26,6 +26,7 @@ from graft.cli.bench.rounds import GRAFT, ContenderError
 from graft.cli.options import ACCURACIES
 from graft.cli.placement import write_plan
 from graft.ir.evaluate import Data
+from graft.runtime.artifact import SUFFIX
 
 DEFAULT = ACCURACIES[0]
 
@@ -79,8 +80,12 @@ CONTENDERS = {GRAFT: _contender(GRAFT, "Graft"), **PEERS}
 
 
 def ready_graft(task: Task) -> Ready:
-    """Graft with the targets that were asked for, which share the work as they see fit."""
-    module = graft.compile(task.model, threads=task.threads, **task.asked)
+    """Graft with the targets that were asked for, which share the work as they see fit; or a file
+    that it has compiled."""
+    if task.model.suffix == SUFFIX:
+        module = graft.load(task.model, threads=task.threads)
+    else:
+        module = graft.compile(task.model, threads=task.threads, **task.asked)
     if task.save_plan is not None:
         write_plan(module, task.save_plan)
     accuracy = task.asked.get("accuracy", DEFAULT)
