@@ -174,11 +174,27 @@ def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
 
 
 def pack_weights(matrices: Transforms, weight: Array, block: int) -> Array:
-    """Transformed weights as [out / block, point, in, block], rounded once."""
-    transformed = matrices.down.weight @ weight.astype(np.float64) @ matrices.across.weight.T
-    out, channels = weight.shape[:2]
-    points = transformed.reshape(out // block, block, channels, matrices.points)
-    return np.ascontiguousarray(points.transpose(0, 3, 2, 1)).astype(weight.dtype)
+    """Transformed weights as [out / block, point, in, block], rounded once.
+
+    Both transforms are one product with the Kronecker product of their matrices: products of the
+    small matrices of each pair of channels take four times as long in NumPy."""
+    both = np.kron(matrices.down.weight, matrices.across.weight)
+    taps = weight.reshape(-1, block, weight.shape[1], both.shape[1]).transpose(0, 3, 2, 1)
+    return _transformed(both, taps.astype(np.float64)).astype(weight.dtype)
+
+
+def pack_half(matrices: Transforms, weight: Array, block: int) -> Array:
+    """Weights transformed along their rows, as [out / block, column, row, in, block]."""
+    out, channels, rows, columns = weight.shape
+    taps = weight.reshape(out // block, block, channels, rows, columns).transpose(0, 4, 3, 2, 1)
+    return _transformed(matrices.across.weight, taps.astype(np.float64)).astype(weight.dtype)
+
+
+def _transformed(matrix: Array, taps: Array) -> Array:
+    """The product of a matrix and the second axis of the taps."""
+    blocks, count, *others = taps.shape
+    product: Array = matrix @ taps.reshape(blocks, count, -1)
+    return product.reshape(blocks, len(matrix), *others)
 
 
 def tiles_along(extent: int, out: int, dilation: int = 1) -> int:

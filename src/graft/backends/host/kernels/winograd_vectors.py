@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -133,8 +134,12 @@ def shared_sums(matrix: Array) -> SharedSums:
     Polynomials evaluated at x and at -x share their even and their odd part, so rows (of the data's
     matrix) or columns (of the results') that differ in signs only come in pairs. For F(4, 3) that
     takes 12 multiply-adds instead of 16."""
-    rows = matrix.copy()
-    width: int = matrix.shape[1]
+    return _shared_sums(matrix.shape[1], matrix.astype(np.float64).tobytes())
+
+
+@cache  # schedules are priced by the hundred for each layer, with the same few matrices
+def _shared_sums(width: int, content: bytes) -> SharedSums:
+    rows = np.frombuffer(content).reshape(-1, width).copy()
     sums: list[Terms] = []
 
     def add(factors: Sequence[float], numbers: Sequence[int]) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from graft.backends.host.coordinates import modulo, over, plus, times
 from graft.backends.host.kernel import Parameters
-from graft.backends.host.kernels.winograd_matrices import Transforms, pack_weights
+from graft.backends.host.kernels.winograd_matrices import Transforms, pack_half, pack_weights
 from graft.backends.host.kernels.words import in_words
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Value
@@ -112,14 +112,6 @@ def weight_bytes(matrices: Transforms, pairs: int, half: bool) -> int:
     """How many bytes the weights of so many pairs of channels take."""
     numbers = matrices.down.taps * matrices.across.side if half else matrices.points
     return numbers * pairs * _FLOAT.numpy.itemsize
-
-
-def pack_half(matrices: Transforms, weight: Array, block: int) -> Array:
-    """Weights transformed along their rows, as [out / block, column, row, in, block]."""
-    transformed = weight.astype(np.float64) @ matrices.across.weight.T
-    out, channels, taps = weight.shape[:3]
-    split = transformed.reshape(out // block, block, channels, taps, matrices.across.side)
-    return np.ascontiguousarray(split.transpose(0, 4, 3, 2, 1)).astype(weight.dtype)
 
 
 @dataclass(frozen=True)
