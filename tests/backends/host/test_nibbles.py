@@ -25,16 +25,24 @@ GENERATOR = np.random.default_rng(5)
 
 @every_target
 @pytest.mark.parametrize(
-    ("rows", "units", "inputs", "block", "dtype"),
+    ("rows", "units", "inputs", "block", "dtype", "has_zeros"),
     [
-        (1, 130, 64, 32, DType.INT4),
-        (1, 1030, 96, 16, DType.UINT4),
-        (3, 70, 256, 128, DType.UINT4),
-        (7, 33, 64, 64, DType.INT4),
+        (1, 130, 64, 32, DType.INT4, False),
+        (1, 1030, 96, 16, DType.UINT4, True),
+        (3, 70, 256, 128, DType.UINT4, True),
+        (7, 33, 64, 64, DType.INT4, False),
+        (2, 40, 64, 32, DType.INT4, True),
+        (2, 40, 64, 32, DType.UINT4, False),
     ],
 )
 def test_codes_are_unpacked(
-    rows: int, units: int, inputs: int, block: int, dtype: DType, target: Target
+    rows: int,
+    units: int,
+    inputs: int,
+    block: int,
+    dtype: DType,
+    has_zeros: bool,
+    target: Target,
 ) -> None:
     """Codes and zero points at both ends of their range, and what follows the layer."""
     signed = dtype is DType.INT4
@@ -46,7 +54,7 @@ def test_codes_are_unpacked(
     zero = np.where(GENERATOR.random(blocks) < 0.5, 0, 15).astype(np.uint8)
 
     def write(g: Builder) -> Value:
-        constants = [codes.astype(dtype.numpy), scale, *(() if signed else (zero,))]
+        constants = [codes.astype(dtype.numpy), scale, *((zero,) if has_zeros else ())]
         x = g.input("x", tensor("float32", rows, inputs))
         layer = g("mixed.block_dense", x, *map(g.constant, constants), block_size=block)
         return g("nn.relu", g("nn.bias_add", layer, g.constant(np.ones(units, np.float32))))

@@ -12,7 +12,7 @@ from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.recipes import RECIPES, Call, Fixed, extents, recipe
 from graft.ir.op import Op
 from graft.ir.types import TensorType
-from graft.ops.mixed import HALVES
+from graft.ops.mixed import HALVES, NIBBLES
 
 _BYTES = (DType.INT8, DType.UINT8)
 
@@ -69,3 +69,28 @@ def _mixed_layer(draw: Draw, op: Op, fixed: Fixed) -> Call:
     half = data.dtype if data is not None and data.dtype in HALVES else draw.among(HALVES)
     dtype = data.dtype if data is not None else draw.among((half, DType.FLOAT32))
     return Call((TensorType(dtype, shapes[0]), TensorType(half, shapes[1])), plain.attrs, {})
+
+
+@recipe("mixed.block_dense")
+def _block_dense(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    """A dense layer whose weights are codes of 4 bits, with a scale for each block of inputs."""
+    block, blocks, units = draw.among((16, 32, 64)), draw.between(1, 3), draw.between(1, 33)
+    data = TensorType(DType.FLOAT32, (draw.between(1, 5), block * blocks))
+    own = (units, blocks)
+    scale = TensorType(draw.among((DType.FLOAT32, DType.FLOAT16)), own)
+    codes = TensorType(draw.among(NIBBLES), (units, block * blocks))
+    types = (data, codes, scale, TensorType(DType.UINT8, own))
+    count = len(fixed) or draw.among((3, 4))
+    zeros = {3: draw.array(DType.UINT8, own) % 16} if count > 3 else {}
+    return Call(types[:count], {"block_size": block}, zeros)
+
+
+@recipe("qnn.saturate")
+def _saturate(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    """Floats to the nearest codes, with or without an offset."""
+    data = fixed[0] if fixed else None
+    data = data or TensorType(DType.FLOAT32, draw.shape(draw.among((1, 2, 4))))
+    types = (data, TensorType(DType.FLOAT32, ()))
+    count = len(fixed) or draw.among((1, 2))
+    offset = {1: np.rint(draw.array(DType.FLOAT32, ()) * 50)} if count > 1 else {}
+    return Call(types[:count], {"dtype": draw.among(_BYTES)}, offset)

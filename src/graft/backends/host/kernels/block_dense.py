@@ -147,11 +147,14 @@ class _Writer:
         moved = Binary(BinaryKind.SHIFT_RIGHT, word, bits) if number else word
         return Call("nibble", (moved,), DType.FLOAT32)
 
-    def zero(self, block: Expr, part: Expr, vector: int) -> Expr:
-        """What codes without a sign are more than the numbers that they stand for."""
+    def zero(self, block: Expr, part: Expr, vector: int) -> Expr | None:
+        """What codes without a sign are more than the numbers that they stand for, if they are."""
+        is_signed = self.epilogue.anchor.args[1].dtype is DType.INT4
+        middle = Const(_MIDDLE, DType.FLOAT32, self.schedule.lanes) if is_signed else None
         if self.zeros is None:
-            return Const(_MIDDLE, DType.FLOAT32, self.schedule.lanes)
-        return self.parameter(self.zeros, block, part, vector)
+            return middle
+        zeros = self.parameter(self.zeros, block, part, vector)
+        return zeros if middle is None else Binary(BinaryKind.ADD, zeros, middle)
 
     def parameter(self, buffer: Buffer, block: Expr, part: Expr, vector: int) -> Expr:
         """The scales or zero points of a vector of units for a block of inputs, as floats."""
@@ -227,9 +230,10 @@ class _BlockProduct(Product):
         layer = self.layer
 
         def add(pixel: int, vector: int) -> Stmt:
-            zero = layer.zero(block, part, vector)
-            less = Binary(BinaryKind.MULTIPLY, zero, seen.value(pixel, 0))
-            value = Binary(BinaryKind.SUBTRACT, sums.value(pixel, vector), less)
+            value, zero = sums.value(pixel, vector), layer.zero(block, part, vector)
+            if zero is not None:
+                less = Binary(BinaryKind.MULTIPLY, zero, seen.value(pixel, 0))
+                value = Binary(BinaryKind.SUBTRACT, value, less)
             scales = layer.parameter(layer.scales, block, part, vector)
             more = _fma(value, scales, tile.value(pixel, vector))
             return Store(tile.accumulators, tile.at(pixel, vector), more)
