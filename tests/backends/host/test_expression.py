@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.parser
 import pytest
 from tests.backends.host.row_kernels import AVX2, Case, check, made, refusal, results
 from tests.ops.expression.cases import CASES, arrays, graph
@@ -70,6 +71,34 @@ def test_an_epilogue_joins_a_convolution() -> None:
     conv = case("nn.conv2d", data, weight, padding=(1, 1, 1, 1), strides=(2, 1))
     biased = case("nn.bias_add", conv, case.constant(7))
     check(expression, case, case("nn.relu", case("add", biased, case.input(2, 7, 5, 11))))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """(float[5,5,4,1] x, float[5,2,3,1] w) => (float[a,b,c,d] y) {
+            v = ConvTranspose <pads = [1, 0, 0, 0], kernel_shape = [3, 1]> (x, w)
+            y = Mish (v)
+        }""",
+        """(float16[3,1,3,4,4] x) => (float16[a,b,c,d,e] y) {
+            v = AveragePool <kernel_shape = [3, 3, 1], pads = [2, 2, 0, 2, 1, 0]> (x)
+            y = Elu (v)
+        }""",
+    ],
+)
+def test_a_stage_that_is_kept_may_read_the_reduction(text: str) -> None:
+    """Tiles of registers are for the result alone: another reader needs its own loops over them."""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> kept {text}')
+    draw = np.random.default_rng(0)
+    reference = graft.compile(model, target="reference")
+    dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+    feeds = {
+        one.name: draw.standard_normal(one.shape).astype(dtypes[one.type])
+        for one in reference.get_inputs()
+    }
+    (expected,) = reference.run(None, feeds)
+    (result,) = graft.compile(model, strict=True).run(None, feeds)
+    np.testing.assert_allclose(result, expected, rtol=1e-2, atol=1e-3)
 
 
 def test_pointwise_work_joins_a_reduction() -> None:

@@ -155,6 +155,10 @@ for _op in ("sum", "mean", "max", "prod"):
         add(f"{_op} over {_axes}", _total(_op, _axes), SOME if _op in ("max", "mean") else TWO)
 add("a mean of integers", _total("mean", (1,), "int32"))
 add("a mean of columns", lambda s: s("mean", s.input(3, s.n, 40), axes=(1,)), ONE[1:])
+add(
+    "the largest's place in a column",
+    lambda s: s("argmax", s.input(s.n, s.m), axis=1, keepdims=True),
+)
 add("the largest's place", lambda s: s("argmax", s.input(s.n, s.m), axis=1))
 add("the smallest's place", lambda s: s("argmin", s.input(s.n, s.m), axis=0), SOME)
 add("running sums", lambda s: s("cumsum", s.input(s.n, s.m), axis=1))

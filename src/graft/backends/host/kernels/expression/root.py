@@ -89,9 +89,12 @@ class Root(ABC):
         return all(map(self.target.has_masks, dtypes))
 
     def is_tiled(self, stage: Tensor) -> bool:
-        """Whether a reduction has an element for each of the result's, at the same place."""
+        """Whether a reduction has an element for each of the result's, at the same place, and none
+        but the result reads it: a tile of registers has no loops for another reader."""
         followed = [one.axis for one in self.where[stage.name] if one and one.factor == 1]
-        return bool(self.axes) and all(axis in followed for axis in self.wide)
+        reads = {load.buffer.name for one in self.inner for load in loads(one)}
+        is_even = all(axis in followed for axis in self.wide)
+        return bool(self.axes) and is_even and stage.name not in reads
 
     def is_known(self, axis: int) -> bool:
         """Whether an axis of the result has a number for an extent."""

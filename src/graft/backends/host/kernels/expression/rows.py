@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from graft.backends.host.kernels.expression.loops import (
+    MOST_COPIES,
     MOST_TOTALS,
     Directives,
     across_stages,
@@ -23,6 +26,7 @@ from graft.backends.host.kernels.expression.stages import (
 )
 from graft.loop.ir import Const
 from graft.loop.nest import short
+from graft.loop.regions import axis_extents
 from graft.loop.schedule import (
     ComputeAt,
     ComputeWith,
@@ -93,7 +97,19 @@ class Rows(Root):
         is_short = 2 * self.extents[last] <= lanes
         follow = all(self.dimension(one, last - 1) is not None for one in self.inner)
         masked = self.is_masked(self.result, *self.inner)
-        return last - 1 if enough and is_short and follow and masked else None
+        fits = enough and is_short and follow and masked and self.is_unrolled(last - 1)
+        return last - 1 if fits else None
+
+    def is_unrolled(self, axis: int) -> bool:
+        """Whether all loops but the one that follows an axis are few enough copies, in each stage.
+
+        A row of the result may be short where what it reduces is long or unknown."""
+        for stage in self.inner:
+            lane = self.variable(stage, axis)
+            others = [whole for name, whole in axis_extents(stage).items() if name != lane]
+            if math.prod(map(extent, others)) > MOST_COPIES:
+                return False
+        return True
 
     def rows_in_lanes(self, axis: int, lanes: int) -> dict[str, Directives]:
         """Short rows side by side, a row to a lane: all of it is in registers."""
