@@ -111,13 +111,15 @@ def operand_shapes(nodes: Sequence[Node], rank: int) -> dict[Value, Extents] | R
     shapes: dict[Value, Extents] = {}
     for node in nodes:
         for position, value in enumerate(node.args):
-            if value in inside:
-                continue
-            shape = shape_of(value)
+            behind = 0  # axes of the result behind those of the operand
             if node.op.name == "nn.bias_add" and position == 1:
-                behind = len(node.output.shape or ()) - 1 - node.attrs.axis
-                shape = (*shape, *(1,) * (behind if node.attrs.axis >= 0 else ~node.attrs.axis))
-            shape = padded(shape, rank)
+                behind = len(shape_of(node.output)) - 1 - node.attrs.axis
+                behind = behind if node.attrs.axis >= 0 else ~node.attrs.axis
+            if value in inside:
+                if behind:  # what it is computed from would have to be seen along that axis, too
+                    return Refusal(f"the bias %{value.name} is computed in the same kernel", node)
+                continue
+            shape = padded((*shape_of(value), *(1,) * behind), rank)
             if shapes.setdefault(value, shape) != shape:
                 return Refusal(f"%{value.name} is read along different axes")
     return shapes
