@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from graft.base.errors import InternalError, UserError
@@ -23,6 +23,16 @@ class Registry(Generic[T]):
             raise InternalError(f"two {self._kind}s are named '{name}'")
         self._entries[name] = entry
         return entry
+
+    def entry(self, *names: str) -> Callable[[T], T]:
+        """A decorator that adds what it decorates under these names."""
+
+        def register(entry: T) -> T:
+            for name in names:
+                self.add(name, entry)
+            return entry
+
+        return register
 
     def get(self, name: str) -> T:
         try:

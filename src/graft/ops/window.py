@@ -114,6 +114,19 @@ def _window_count(
     return count
 
 
+def padding_behind(
+    attrs: WindowAttrs, extents: Sequence[int], kernel: Sequence[int], counts: Sequence[int]
+) -> list[int]:
+    """By how much the last of so many windows reaches beyond the data along each spatial axis;
+    where it is negative, the last elements are in no window."""
+    return [
+        (count - 1) * stride + (taps - 1) * dilation + 1 - before - extent
+        for count, stride, taps, dilation, before, extent in zip(
+            counts, attrs.strides, kernel, attrs.dilation, attrs.padding, extents, strict=False
+        )
+    ]
+
+
 def fixed_counts(
     attrs: WindowAttrs, extents: Sequence[int], kernel: Sequence[int], ceil_mode: bool = False
 ) -> Ints:

@@ -215,6 +215,36 @@ def test_linear_resizing_is_within_a_step() -> None:
     assert np.abs(found.astype(int) - _nhwc(np.asarray(exact))).max() <= 1
 
 
+@needs_tools
+def test_dense_layers_along_rows_of_images_keep_their_bias() -> None:
+    """Images are NHWC, and the units of the layer are then not their last axis."""
+    unit, draw = Unit("int8"), np.random.default_rng(2)
+    data, _ = unit.data("x", 1, 2, 3, 8)
+    weights, _ = unit.weights(5, 8)
+    codes = unit.bytes.constant(draw.integers(-9000, 9000, 5).astype(np.int32))
+    bias = unit.bytes("qnn.dequantize", codes, unit.bytes.constant(np.float32(0.0002)))
+    sums = unit.bytes("nn.bias_add", unit.bytes("nn.dense", data, weights), bias, axis=-1)
+    scale, zero = unit.parameters("out")
+    graph = unit.bytes.build(unit.bytes("qnn.quantize", sums, scale, zero, dtype="int8", axis=1))
+    (exact,) = evaluate(graph, [unit.inputs["x"]])
+    found, backend = np.empty((1, 3, 5, 2), np.int8), EthosU("u55-128")
+    backend.runner(wished(graph, backend.limits))([_nhwc(unit.inputs["x"])], [found])
+    assert np.abs(found.astype(int) - _nhwc(np.asarray(exact))).max() <= 1
+
+
+@needs_tools
+@pytest.mark.parametrize("name", ["log", "sqrt"])
+def test_tables_hold_what_the_graph_says_of_not_a_number(name: str) -> None:
+    unit = Unit("uint8")
+    held, _ = _on(name, (4, 64))(unit)
+    scale, zero = unit.parameters("out")
+    graph = unit.bytes.build(unit.bytes("qnn.quantize", held, scale, zero, dtype="uint8", axis=1))
+    (exact,) = evaluate(graph, [unit.inputs["x"]])
+    found, backend = np.empty((4, 64), np.uint8), EthosU("u55-128")
+    backend.runner(wished(graph, backend.limits))([unit.inputs["x"]], [found])
+    np.testing.assert_array_equal(found, exact)
+
+
 def refusals(graph: Graph, device: str) -> set[str]:
     found = find_candidates(graph, [EthosU(device)])
     last = [node for node in graph.nodes if node.op.name == "qnn.quantize"]

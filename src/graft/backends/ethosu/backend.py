@@ -11,20 +11,18 @@ from typing import Any
 from graft.backends.ethosu import runtime
 from graft.backends.ethosu.vela import DEVICES
 from graft.base.dtypes import DType
-from graft.byoc.boundary import in_wished_form
 from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
-from graft.byoc.formats.operands import not_compiled, unfit
-from graft.byoc.formats.quantized import quantized_layer, quantized_units
+from graft.byoc.formats.operands import refused_unit
+from graft.byoc.formats.quantized import FUNCTIONS, quantized_layer, quantized_units
 from graft.ir.graph import Graph
 from graft.quantize.scheme import Scheme
 from graft.rewrite.rule import Refusal
 
 _UNARY = (
-    *("nn.relu", "clip", "sigmoid", "tanh", "exp", "log", "sqrt", "erf", "sin", "cos", "abs"),
-    *("negative", "nn.gelu", "nn.leaky_relu", "floor", "ceil", "round", "sign"),
+    *("nn.relu", "clip", *FUNCTIONS),
     *("nn.max_pool2d", "nn.avg_pool2d", "mean", "nn.pad", "strided_slice"),
+    *("reshape", "squeeze", "expand_dims", "transpose"),
 )
-_MOVEMENT = ("reshape", "squeeze", "expand_dims", "transpose")
 _LARGEST_RANK = 6
 
 
@@ -40,9 +38,8 @@ class EthosU(Backend):
         self.device = accelerator or "Ethos-U"
         self._accelerator = DEVICES.get(accelerator)
         memory = None if self._accelerator is None else self._accelerator.memory_bytes
-        self.limits = Limits(
-            memory_bytes=memory, layout="NHWC", quantized=(Scheme(DType.INT8), Scheme())
-        )
+        schemes = (Scheme(DType.INT8), Scheme())
+        self.limits = Limits(memory_bytes=memory, layout="NHWC", quantized=schemes)
 
     @property
     def version(self) -> str:  # type: ignore[override]
@@ -62,21 +59,13 @@ class EthosU(Backend):
         transposed = ("quantized nn.conv2d_transpose", quantized_layer("nn.conv2d_transpose"))
         # Of resizing Vela takes next to nothing for the smaller accelerators: 2 times 2 in int8.
         resize = ("resize",) if self.device.startswith("u85") else ()
-        return [transposed, *quantized_units((*_UNARY, *_MOVEMENT, *resize))]
+        return [transposed, *quantized_units((*_UNARY, *resize))]
 
     def supports(self, match: Match) -> Refusal | None:
-        values = (*match.inputs, *match.outputs)
-        reason = unfit(values, (DType.INT8, DType.UINT8), largest_rank=_LARGEST_RANK)
-        return Refusal(reason) if reason else not_compiled(self, match)
-
-    def process(self, region: Graph) -> Graph:
-        """Compute in NHWC, as images come, but for what depends on the order of all axes."""
-        names = {node.op.name for node in region.nodes}
-        others = ("constant", "layout_transform", "nn.dense", *_MOVEMENT)
-        return in_wished_form(region, self.limits, names.difference(others))
+        return refused_unit(self, match, largest_rank=_LARGEST_RANK)
 
     def price(self, region: Graph) -> Cost:
-        return Cost(self._compiled(self.process(region))[2])
+        return Cost(self._compiled(region)[2])
 
     def compile(self, region: Graph) -> bytes:
         return runtime.pack(*self._compiled(region))
@@ -86,10 +75,11 @@ class EthosU(Backend):
 
     def _compiled(self, region: Graph) -> tuple[bytes, Any, float]:
         """The region in TOSA, what Vela makes of that, and the seconds that it estimates."""
-        # lazy: it imports packages that may be missing
-        from graft.backends.ethosu.region import to_tosa
+        # lazy: these import packages that may be missing; the families fill the table of `lower`
+        from graft.backends.ethosu import movement, operators  # noqa: F401
+        from graft.backends.ethosu.lower import Lowering
 
         assert self._accelerator is not None
-        tosa = to_tosa(region)
+        tosa = Lowering(region).tosa.serialized()
         model = self._accelerator.compile(tosa)
         return tosa, model, model.perf_report.totalCycles / self._accelerator.clock

@@ -2,217 +2,171 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import tosa_serializer
 
-from graft.backends.ethosu.lower import Lowering, Real, lowers, signed
+from graft.backends.ethosu.lower import LOWER, Lowering, Real, coded_real, stored_extents
 from graft.backends.ethosu.tosa import IGNORED, Tensor
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
-from graft.byoc.formats.integer_units import SIGN, Coded, extents
-from graft.ir.graph import Node
+from graft.byoc.formats.integer_units import (
+    BYTES,
+    LayerSums,
+    Unit,
+    extents,
+    layer_sums,
+    window_sums,
+)
+from graft.byoc.formats.storage import CHANNELS_LAST
+from graft.ops.window import padding_behind
 
 _ACCUMULATOR = tosa_serializer.DType.INT32
-_SUM_BITS = 29  # of what is added in 32
+_BY_TAP = (2, 3, 0, 1)  # weights of a depthwise convolution: height, width, channel, multiple
 
 
-@lowers("nn.conv2d", "nn.conv2d_transpose")
-def _convolution(lowering: Lowering, node: Node) -> Real:
-    is_transposed = node.op.name == "nn.conv2d_transpose"
-    data, (array, weight) = (
-        lowering.bytes_of(node.args[0]),
-        _weights(lowering, node, int(is_transposed)),
-    )
-    attrs, channels, groups = node.attrs, data.tensor.shape[-1], node.attrs.groups
-    if is_transposed:
-        if groups > 1 or set(attrs.dilation) != {1}:
-            raise UnsupportedError("TOSA's TRANSPOSE_CONV2D has neither groups nor dilation")
-        top, left, bottom, right = attrs.padding
-        rows, columns = attrs.output_padding
-        pads = [-top, rows - bottom, -left, columns - right]
-        kinds = (pads, list(attrs.strides), False, _ACCUMULATOR)
-        array = array.transpose(3, 1, 2, 0)  # from IHWO to OHWI
-        return _product(lowering, node, data, array, weight, kinds)
-    if groups not in (1, channels):
-        raise UnsupportedError(f"TOSA has no convolution in {groups} groups of {channels} channels")
-    data, pads = _padded(lowering, node, data, array.shape[1:3], attrs.dilation)
-    window = (pads, list(attrs.strides), list(attrs.dilation), False, _ACCUMULATOR)
-    return _product(lowering, node, data, array, weight, window, depthwise=groups > 1)
+@LOWER.entry("nn.conv2d")
+def _convolution(lowering: Lowering, unit: Unit) -> Real:
+    attrs, (sums, zero) = unit.operator.attrs, _layer(unit)
+    channels, (_, _, *kernel) = extents(sums.data.value)[1], sums.weights.shape
+    if attrs.groups not in (1, channels):
+        reason = f"TOSA has no convolution in {attrs.groups} groups of {channels} channels"
+        raise UnsupportedError(reason)
+    data, pads = _padded(lowering, unit, lowering.real(sums.data).tensor, kernel)
+    name, weights = "CONV2D", sums.weights.transpose(CHANNELS_LAST)
+    if attrs.groups > 1:
+        by_channel = sums.weights.reshape(channels, -1, *kernel)
+        name, weights = "DEPTHWISE_CONV2D", by_channel.transpose(_BY_TAP)
+    window = (pads, list(attrs.strides), list(attrs.dilation))
+    shape = stored_extents(unit.operator.output)
+    return _product(lowering, sums, name, data, weights, window, shape, zero)
 
 
-@lowers("nn.dense")
-def _dense(lowering: Lowering, node: Node) -> Real:
+@LOWER.entry("nn.conv2d_transpose")
+def _transposed_convolution(lowering: Lowering, unit: Unit) -> Real:
+    attrs = unit.operator.attrs
+    if attrs.groups > 1 or set(attrs.dilation) != {1}:
+        raise UnsupportedError("TOSA's TRANSPOSE_CONV2D has neither groups nor dilation")
+    sums, zero = _layer(unit)
+    top, left, bottom, right = attrs.padding
+    rows, columns = attrs.output_padding
+    window = ([-top, rows - bottom, -left, columns - right], list(attrs.strides))
+    data, weights = lowering.real(sums.data).tensor, sums.weights.transpose(CHANNELS_LAST)
+    shape = stored_extents(unit.operator.output)
+    return _product(lowering, sums, "TRANSPOSE_CONV2D", data, weights, window, shape, zero)
+
+
+@LOWER.entry("nn.dense")
+def _dense(lowering: Lowering, unit: Unit) -> Real:
     """A convolution of single pixels."""
-    data, (array, weight) = lowering.bytes_of(node.args[0]), _weights(lowering, node, 0)
-    units, inputs = array.shape
-    rows = int(np.prod(data.tensor.shape[:-1]))
-    pixels = replace(data, tensor=lowering.tosa.reshape(data.tensor, (1, rows, 1, inputs)))
-    kernel = array.reshape(units, 1, 1, inputs)
-    kinds = ([0, 0, 0, 0], [1, 1], [1, 1], False, _ACCUMULATOR)
-    product = _product(lowering, node, pixels, kernel, weight, kinds, shape=(1, rows, 1, units))
-    return replace(product, tensor=lowering.tosa.reshape(product.tensor, extents(node.output)))
+    tosa, (sums, zero), shape = lowering.tosa, _layer(unit), extents(unit.operator.output)
+    units, inputs = sums.weights.shape
+    rows = math.prod(shape[:-1])
+    pixels = tosa.reshape(tosa.row_major(lowering.real(sums.data).tensor), (1, rows, 1, inputs))
+    window, kernel = ([0, 0, 0, 0], [1, 1], [1, 1]), sums.weights.reshape(units, 1, 1, inputs)
+    result = (1, rows, 1, units)
+    product = _product(lowering, sums, "CONV2D", pixels, kernel, window, result, zero)
+    if len(shape) < 4:
+        return replace(product, tensor=tosa.reshape(product.tensor, shape))
+    if unit.added is not None:
+        raise UnsupportedError("a tensor is added to a dense layer along the rows of images")
+    # Scales of units go along the last axis, which is another one in NHWC.
+    codes = tosa.reshape(lowering.quantized(product, unit.target), shape)
+    return coded_real(tosa.channels_last(codes), unit.target)
 
 
-def _weights(lowering: Lowering, node: Node, axis: int) -> tuple[Array, Coded]:
-    """Weights as signed bytes; their scales, where there are several, belong to the channels of the
-    result."""
-    weight = lowering.constant(node.args[1])
-    if len(set(weight.zero.flat)) > 1:
-        raise UnsupportedError("the weights have several zero points")
-    if weight.scale.size > 1 and weight.axis != axis:
-        raise UnsupportedError(f"the weights have scales along their axis {weight.axis}")
-    return signed(weight), weight
+def _layer(unit: Unit) -> tuple[LayerSums, int]:
+    """The sums of a layer, and the zero point with which its weights are signed bytes."""
+    weights = unit.operands[1]
+    if weights.value.dtype not in BYTES or len(set(weights.zero.flat)) > 1:
+        raise UnsupportedError("the weights are not bytes with one zero point")
+    return layer_sums(unit, wide=True), weights.signed_zero
 
 
 def _product(
     lowering: Lowering,
-    node: Node,
-    data: Real,
-    array: Array,  # OHWI
-    weight: Coded,
-    parameters: Sequence[object],
-    depthwise: bool = False,
-    shape: Sequence[int] | None = None,
+    sums: LayerSums,
+    name: str,
+    data: Tensor,
+    weights: Array,  # of the sums, in the order of TOSA's operator
+    window: Sequence[list[int]],
+    shape: Sequence[int],
+    zero: int = 0,
 ) -> Real:
     """Sums of 32 bits, the bias behind the layer included."""
-    tosa, zero = lowering.tosa, weight.offset - SIGN
-    scale = data.scale * weight.scale.reshape(-1)
-    bias = _bias(lowering, node, scale, len(array))
-    most = np.abs(array - zero).sum((1, 2, 3)) * data.largest + np.abs(bias)
-    name = "TRANSPOSE_CONV2D" if node.op.name == "nn.conv2d_transpose" else "CONV2D"
-    if depthwise:  # HWCM
-        name, channels = "DEPTHWISE_CONV2D", data.tensor.shape[-1]
-        array = array.reshape(channels, -1, *array.shape[1:3]).transpose(2, 3, 0, 1)
+    tosa = lowering.tosa
     operands = (
-        data.tensor,
-        tosa.constant(array),
-        tosa.constant(bias, "INT32"),
-        tosa.numbers(data.zero),
+        data,
+        tosa.constant(weights + zero),
+        tosa.constant(sums.bias, "INT32"),
+        tosa.numbers(sums.data.signed_zero),
         tosa.numbers(zero),
     )
-    tensor = tosa.call(name, operands, shape or extents(node.output), *parameters, dtype="INT32")
-    return Real(tensor, scale if scale.size > 1 else scale.reshape(()), largest=int(most.max()))
-
-
-def _bias(lowering: Lowering, node: Node, scale: Array, channels: int) -> Array:
-    """The operand of a `bias_add` behind a layer, in the steps of its sums."""
-    (reader, *_) = lowering.region.users[node.output]
-    if reader.op.name != "nn.bias_add":
-        return np.zeros(channels, np.int64)
-    rank, bias = len(extents(node.output)), lowering.constant(reader.args[1])
-    if reader.attrs.axis % rank != (rank - 1 if node.op.name == "nn.dense" else 1):
-        raise UnsupportedError(f"a bias along the axis {reader.attrs.axis}")
-    return np.rint(bias.weights() * bias.scale / scale).astype(np.int64)
-
-
-@lowers("nn.bias_add")
-def _bias_add(lowering: Lowering, node: Node) -> Real:
-    """The layer before it has added it."""
-    return lowering.real(node.args[0])
+    tensor = tosa.call(name, operands, shape, *window, False, _ACCUMULATOR, dtype="INT32")
+    scale = sums.steps if np.ptp(sums.steps) else sums.steps[0]
+    return Real(tensor, scale, largest=sums.largest)
 
 
 def _padded(
-    lowering: Lowering, node: Node, data: Real, kernel: Sequence[int], dilation: Sequence[int]
-) -> tuple[Real, list[int]]:
+    lowering: Lowering, unit: Unit, image: Tensor, kernel: Sequence[int]
+) -> tuple[Tensor, list[int]]:
     """Pads with which windows end where the image does, as TOSA wants it; where they end before,
     the rest of the image is cut off."""
-    attrs, image, result = node.attrs, data.tensor.shape, extents(node.output)
-    pads, kept = [], list(image)
-    for axis in (0, 1):
-        before, extent = attrs.padding[axis], image[1 + axis]
-        reach = (
-            (result[1 + axis] - 1) * attrs.strides[axis] + dilation[axis] * (kernel[axis] - 1) + 1
-        )
-        after = reach - extent - before
-        kept[1 + axis] = extent + min(after, 0)
-        pads += [before, max(after, 0)]
-    return replace(data, tensor=lowering.tosa.slice(data.tensor, (0, 0, 0, 0), kept)), pads
+    attrs, (images, *size, channels) = unit.operator.attrs, image.shape
+    after = padding_behind(attrs, size, kernel, extents(unit.operator.output)[2:])
+    kept = [extent + min(pad, 0) for extent, pad in zip(size, after, strict=True)]
+    pads = [attrs.padding[0], max(after[0], 0), attrs.padding[1], max(after[1], 0)]
+    return lowering.tosa.slice(image, (0, 0, 0, 0), (images, *kept, channels)), pads
 
 
-@lowers("nn.max_pool2d", "nn.avg_pool2d")
-def _pool(lowering: Lowering, node: Node) -> Real:
-    attrs, data = node.attrs, lowering.bytes_of(node.args[0])
-    window, strides = list(attrs.pool_size), list(attrs.strides)
+@LOWER.entry("nn.max_pool2d", "nn.avg_pool2d")
+def _pool(lowering: Lowering, unit: Unit) -> Real:
+    attrs, tosa, data = unit.operator.attrs, lowering.tosa, lowering.real(unit.operands[0])
+    size, strides = list(attrs.pool_size), list(attrs.strides)
     if set(attrs.dilation) != {1}:
         raise UnsupportedError("TOSA's pools have no dilation")
-    data, pads = _padded(lowering, node, data, window, (1, 1))
-    shape = extents(node.output)
-    if node.op.name == "nn.max_pool2d":
-        kinds = (window, strides, pads, IGNORED)
-        return replace(data, tensor=lowering.tosa.call("MAX_POOL2D", (data.tensor,), shape, *kinds))
+    image, pads = _padded(lowering, unit, data.tensor, size)
+    window, shape = (size, strides, pads), stored_extents(unit.operator.output)
+    if unit.operator.op.name == "nn.max_pool2d":
+        return replace(data, tensor=tosa.call("MAX_POOL2D", (image,), shape, *window, IGNORED))
     if not any(pads) or (attrs.count_include_pad and not attrs.ceil_mode):
-        return _mean(lowering, data, window, strides, pads, shape)
+        return _mean(lowering, window_sums(unit, size), image, shape, pads, strides)
     if attrs.count_include_pad:
         raise UnsupportedError("ceil_mode and count_include_pad together")
-    zero = lowering.tosa.numbers(data.zero)
-    kinds = (window, strides, pads, _ACCUMULATOR)
-    tensor = lowering.tosa.call("AVG_POOL2D", (data.tensor, zero, zero), shape, *kinds)
-    return replace(data, tensor=tensor, is_rounded=True)
+    zero = tosa.numbers(data.zero)
+    means = tosa.call("AVG_POOL2D", (image, zero, zero), shape, *window, _ACCUMULATOR)
+    return replace(data, tensor=means, is_rounded=True)
 
 
-@lowers("mean")
-def _global_mean(lowering: Lowering, node: Node) -> Real:
-    data = lowering.bytes_of(node.args[0])
-    rank = len(data.tensor.shape)
-    if rank != 4 or sorted(axis % rank for axis in node.attrs.axes or ()) != [2, 3]:
-        raise UnsupportedError(f"a mean over the axes {node.attrs.axes}, which are not an image's")
-    batch, *window, channels = data.tensor.shape
-    pooled = _mean(lowering, data, window, [1, 1], [0] * 4, (batch, 1, 1, channels))
-    return replace(pooled, tensor=lowering.tosa.reshape(pooled.tensor, extents(node.output)))
+@LOWER.entry("mean")
+def _image_mean(lowering: Lowering, unit: Unit) -> Real:
+    sums = layer_sums(unit)
+    image, (images, channels, *_) = lowering.real(sums.data).tensor, extents(sums.data.value)
+    means = _mean(lowering, sums, image, (images, 1, 1, channels), [0, 0, 0, 0], [1, 1])
+    result = stored_extents(unit.operator.output)
+    return replace(means, tensor=lowering.tosa.reshape(means.tensor, result))
 
 
 def _mean(
-    lowering: Lowering,
-    data: Real,
-    window: Sequence[int],
-    strides: Sequence[int],
-    pads: Sequence[int],
-    shape: Sequence[int],
+    lowering: Lowering, sums: LayerSums, image: Tensor, shape: Sequence[int], *window: list[int]
 ) -> Real:
     """A depthwise convolution with ones: AVG_POOL2D would round to the steps of its operand."""
-    tosa, channels, count = lowering.tosa, data.tensor.shape[-1], int(np.prod(window))
-    operands = (
-        data.tensor,
-        tosa.constant(np.ones((*window, channels, 1), np.int64)),
-        tosa.constant(np.zeros(channels, np.int64), "INT32"),
-        tosa.numbers(data.zero),
-        tosa.numbers(0),
-    )
-    kinds = (list(pads), list(strides), [1, 1], False, _ACCUMULATOR)
-    tensor = tosa.call("DEPTHWISE_CONV2D", operands, shape, *kinds, dtype="INT32")
-    return Real(tensor, data.scale / count, largest=count * data.largest)
+    weights = sums.weights.transpose(_BY_TAP)
+    return _product(lowering, sums, "DEPTHWISE_CONV2D", image, weights, (*window, [1, 1]), shape)
 
 
-@lowers("multiply")
-def _multiply(lowering: Lowering, node: Node) -> Real:
-    left, right = pair = _pair(lowering, node)
-    wide = [_widened(lowering, one, np.ones(())) for one in pair]
-    operands = (*wide, lowering.tosa.numbers(0))
-    tensor = lowering.tosa.call("MUL", operands, extents(node.output), dtype="INT32")
+@LOWER.entry("multiply")
+def _multiply(lowering: Lowering, unit: Unit) -> Real:
+    left, right = pair = [lowering.real(one) for one in unit.operands]
+    wide = [lowering.widened(one, np.ones(())) for one in pair]
+    tensor = lowering.binary("MUL", wide, unit, lowering.tosa.numbers(0))
     return Real(tensor, left.scale * right.scale, largest=left.largest * right.largest)
 
 
-@lowers("add", "subtract")
-def _sum(lowering: Lowering, node: Node) -> Real:
-    """Of two tensors, or of the sums of a layer and a tensor, in steps so fine that what is rounded
-    before the sum does not show behind it."""
-    pair = _pair(lowering, node)
-    step = sum(one.largest * one.scale.max() for one in pair) / (1 << _SUM_BITS)
-    wide = [_widened(lowering, one, one.scale / step) for one in pair]
-    name = "ADD" if node.op.name == "add" else "SUB"
-    tensor = lowering.tosa.call(name, wide, extents(node.output), dtype="INT32")
-    return Real(tensor, np.asarray(step), largest=1 << _SUM_BITS)
-
-
-def _pair(lowering: Lowering, node: Node) -> list[Real]:
-    pair = [lowering.unbounded(value) for value in node.args]
-    if any(len(one.tensor.shape) != len(extents(node.output)) for one in pair):
-        raise UnsupportedError("TOSA does not broadcast tensors of different ranks")
-    return pair
-
-
-def _widened(lowering: Lowering, data: Real, factor: Array) -> Tensor:
-    return lowering.tosa.rescale(data.tensor, factor, data.largest, data.zero, dtype="INT32")
+@LOWER.entry("add", "subtract")
+def _sum(lowering: Lowering, unit: Unit) -> Real:
+    pair = [lowering.real(one) for one in unit.operands]
+    return lowering.total(pair, unit, "ADD" if unit.operator.op.name == "add" else "SUB")

@@ -7,7 +7,6 @@ nothing about time; what a call takes is Vela's estimate.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array
+from graft.runtime.array_file import pack_arrays, unpack_arrays
 from graft.runtime.loaders import installed_version, lacking, versioned
 
 
@@ -36,18 +36,15 @@ def pack(tosa: bytes, model: Any, seconds: float) -> bytes:
     operand and result there is the part that it lies in and where."""
     memories = (model.read_only, model.scratch, model.scratch_fast)
     tensors = [*model.inputs, *model.outputs]
-    file = io.BytesIO()
-    np.savez(
-        file,
-        tosa=np.frombuffer(tosa, np.uint8),
-        command_stream=np.frombuffer(model.command_stream, np.uint8),
-        weights=np.frombuffer(model.read_only.data, np.uint8),
-        scratch_bytes=np.array([model.scratch.size, model.scratch_fast.size]),
-        parts=np.array([memory.region for memory in memories]),
-        tensors=np.array([(tensor.region, tensor.address) for tensor in tensors]),
-        seconds=np.float64(seconds),
+    return pack_arrays(
+        tosa=tosa,
+        command_stream=bytes(model.command_stream),
+        weights=bytes(model.read_only.data),
+        scratch_bytes=[model.scratch.size, model.scratch_fast.size],
+        parts=[memory.region for memory in memories],
+        tensors=[(tensor.region, tensor.address) for tensor in tensors],
+        seconds=seconds,
     )
-    return file.getvalue()
 
 
 class Region:
@@ -58,8 +55,8 @@ class Region:
     _lock = Lock()  # the model does not say that it may be called by several threads
 
     def __init__(self, blob: bytes) -> None:
-        with np.load(io.BytesIO(blob)) as parts:
-            self._tosa, self.seconds = parts["tosa"].tobytes(), float(parts["seconds"])
+        parts = unpack_arrays(blob)
+        self._tosa, self.seconds = parts["tosa"].tobytes(), float(parts["seconds"])
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         import tosa_reference_model

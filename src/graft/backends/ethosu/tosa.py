@@ -17,10 +17,11 @@ import tosa_serializer
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
 from graft.byoc.formats.integer_units import SIGN, fixed_point
+from graft.byoc.formats.storage import CHANNELS_LAST
 
 LOWEST, HIGHEST = -128, 127
 IGNORED = tosa_serializer.NanPropagationMode.PROPAGATE  # of integers, which have no NaN
-_CLASSES = {"MATMUL": "MatMul"}  # of attributes, where they are not named like the operator
+_NCHW = (0, 3, 1, 2)  # the axes of NHWC
 _FEWEST_BITS = 2  # that a RESCALE shifts by
 
 
@@ -76,9 +77,9 @@ class Tosa:
     ) -> Tensor:
         """The result of an operator, with attributes in the order of TOSA's schema."""
         made = self._graph.addIntermediate(list(shape), _dtype(dtype))
-        plain = "".join(word.capitalize() for word in name.split("_"))
+        kind = "".join(word.capitalize() for word in name.split("_"))
         held = tosa_serializer.TosaSerializerAttribute()
-        getattr(held, f"{_CLASSES.get(name, plain)}Attribute")(*attributes)
+        getattr(held, f"{kind}Attribute")(*attributes)
         operator = getattr(tosa_serializer.Op, name)
         self._graph.addOperator(operator, [one.name for one in inputs], [made.name], held)
         self._made[made.name] = made
@@ -96,6 +97,14 @@ class Tosa:
         if moved == sorted(moved):  # every element stays where it is
             return self.reshape(data, shape)
         return self.call("TRANSPOSE", (data,), shape, list(axes), dtype=data.dtype)
+
+    def row_major(self, data: Tensor) -> Tensor:
+        """A tensor with its axes in the order of the graph IR, which has images as NCHW."""
+        return self.transpose(data, _NCHW) if len(data.shape) == 4 else data
+
+    def channels_last(self, data: Tensor) -> Tensor:
+        """The inverse of `row_major`."""
+        return self.transpose(data, CHANNELS_LAST) if len(data.shape) == 4 else data
 
     def slice(self, data: Tensor, starts: Sequence[int], shape: Sequence[int]) -> Tensor:
         if data.shape == tuple(shape):

@@ -11,9 +11,8 @@ from graft.backends.fpga import runtime
 from graft.backends.fpga.isa import cycles, encode
 from graft.backends.fpga.lower import Lowering
 from graft.backends.fpga.schedule import Tensor, generate
-from graft.base.dtypes import DType
 from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
-from graft.byoc.formats.operands import not_compiled, unfit
+from graft.byoc.formats.operands import refused_unit
 from graft.byoc.formats.quantized import (
     ACTIVATIONS,
     LAYERS,
@@ -54,9 +53,7 @@ class Fpga(Backend):
         ]
 
     def supports(self, match: Match) -> Refusal | None:
-        values = (*match.inputs, *match.outputs)
-        reason = unfit(values, (DType.INT8, DType.UINT8), largest_rank=4)
-        return Refusal(reason) if reason else not_compiled(self, match)
+        return refused_unit(self, match, largest_rank=4)
 
     def price(self, region: Graph) -> Cost:
         return Cost(cycles(generate(Lowering(region).layers)) / runtime.CLOCK)

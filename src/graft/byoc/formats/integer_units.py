@@ -8,6 +8,7 @@ an `UnsupportedError`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,6 +51,16 @@ class Coded:
     def offset(self) -> int:
         """The one zero point, counted from the lowest code."""
         return int(self.zero.reshape(-1)[0]) - int(np.iinfo(self.value.dtype.numpy).min)
+
+    @property
+    def shift(self) -> int:
+        """What codes are larger by than the signed bytes that stand for the same floats."""
+        return SIGN if self.value.dtype is DType.UINT8 else 0
+
+    @property
+    def signed_zero(self) -> int:
+        """The one zero point of signed bytes."""
+        return self.offset - SIGN
 
     @property
     def farthest(self) -> int:
@@ -99,6 +110,7 @@ class Unit:
 
     end: Node
     graph: Graph
+    broadcasts: bool = False  # whether a tensor of another shape may be added
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -129,7 +141,8 @@ class Unit:
             bounds, node = bounds_of(node), self._producer(node)
         if node.op.name == "add":
             sums = [one for one in node.args if self.graph.producers[one].op.name in _BEFORE_SUMS]
-            if len(sums) == 1 and all(one.shape == node.output.shape for one in node.args):
+            is_alike = all(one.shape == node.output.shape for one in node.args)
+            if len(sums) == 1 and (is_alike or self.broadcasts):
                 added = self.coded(node.args[1 - node.args.index(sums[0])])
                 node = self.graph.producers[sums[0]]
         if node.op.name == "nn.bias_add":
@@ -163,6 +176,12 @@ class Unit:
         """The lowest and the highest code that the activation leaves."""
         low, high = self.target.codes(np.array(self.bounds)).tolist()
         return min(low, high), high
+
+    @property
+    def signed_limits(self) -> tuple[int, int]:
+        """The same of signed bytes."""
+        low, high = self.limits
+        return low - self.target.shift, high - self.target.shift
 
     def coded(self, value: Value) -> Coded:
         """The codes that a value was dequantised from."""
@@ -216,11 +235,16 @@ class LayerSums:
         return np.asarray(np.abs(self.weights).reshape(len(self.weights), -1).sum(1))
 
 
-def layer_sums(unit: Unit) -> LayerSums:
-    """The sums of a unit whose operator has constant weights of bytes, channels first."""
+def layer_sums(unit: Unit, wide: bool = False) -> LayerSums:
+    """The sums of a unit whose operator has constant weights, channels of the result first; minus
+    their zero point these are signed bytes, unless they may be `wide`. Means are such layers, and
+    transposed convolutions of one group."""
+    if unit.operator.op.name == "mean":
+        return window_sums(unit, _image(unit.operator))
     data, kernel = unit.operands
-    weights = kernel.weights()
-    if weights.min() < -SIGN or weights.max() >= SIGN:
+    axis = 1 if unit.operator.op.name == "nn.conv2d_transpose" else 0
+    weights = np.moveaxis(kernel.weights(axis), axis, 0)
+    if not wide and (weights.min() < -SIGN or weights.max() >= SIGN):
         found = f"{weights.min()} to {weights.max()}"
         raise UnsupportedError(f"weights minus their zero point are {found}, and not int8")
     steps = np.broadcast_to(data.step * kernel.scale.reshape(-1), len(weights))
@@ -228,6 +252,24 @@ def layer_sums(unit: Unit) -> LayerSums:
     if unit.bias is not None:
         bias = np.rint(unit.bias.weights() * unit.bias.scale.reshape(-1) / steps)
     return LayerSums(data, weights, steps, bias.astype(np.int64))
+
+
+def window_sums(unit: Unit, window: Sequence[int]) -> LayerSums:
+    """The sums of a unit that takes means over windows of images: those of a depthwise convolution
+    with ones. Their steps are so small that they need no division."""
+    (data,) = unit.operands
+    channels = extents(data.value)[1]
+    steps = np.full(channels, data.step / math.prod(window))
+    ones, none = np.ones((channels, 1, *window), np.int64), np.zeros(channels, np.int64)
+    return LayerSums(data, ones, steps, none)
+
+
+def _image(mean: Node) -> tuple[int, ...]:
+    """The extents of the image of which a mean is taken."""
+    shape, axes = extents(mean.args[0]), mean.attrs.axes
+    if len(shape) != 4 or {axis % 4 for axis in axes or ()} != {2, 3}:
+        raise UnsupportedError(f"a mean over the axes {axes}, which are not an image's")
+    return shape[2:]
 
 
 def looked_up(unit: Unit) -> tuple[Coded, Array]:

@@ -91,6 +91,14 @@ def not_compiled(backend: Backend, match: Match) -> Refusal | None:
     return Refusal(reasons[key], match.root) if reasons[key] else None
 
 
+def refused_unit(backend: Backend, match: Match, largest_rank: int) -> Refusal | None:
+    """Why a quantised unit is not for a backend of integers: what enters and leaves it are no
+    static tensors of bytes of at most `largest_rank` axes, or the backend's compiler refuses it."""
+    values = (*match.inputs, *match.outputs)
+    reason = unfit(values, (DType.INT8, DType.UINT8), largest_rank=largest_rank)
+    return Refusal(reason) if reason else not_compiled(backend, match)
+
+
 def _compilers_reason(backend: Backend, region: Graph) -> str:
     try:
         backend.code(wished(region, backend.limits))

@@ -14,6 +14,11 @@ from graft.rewrite.pattern import Pattern, is_constant, is_op, wildcard
 LAYERS = ("nn.conv2d", "nn.dense")
 ACTIVATIONS = ("nn.relu", "clip")
 BINARY = ("add", "subtract", "multiply")
+# Of single elements, so that a table of all 256 codes has them exactly.
+FUNCTIONS = (
+    *("sigmoid", "tanh", "exp", "log", "sqrt", "erf", "sin", "cos", "abs", "negative"),
+    *("nn.gelu", "nn.leaky_relu", "floor", "ceil", "round", "sign"),
+)
 UNARY = (
     *("nn.relu", "clip", "sigmoid", "tanh", "nn.softmax"),
     *("nn.max_pool2d", "nn.avg_pool2d", "mean"),

@@ -44,13 +44,7 @@ def key(domain: str, op_type: str) -> str:
 
 def lowers(*op_types: str, domain: str = "") -> Callable[[Lowering], Lowering]:
     """Register the decorated function for one or more ONNX operators."""
-
-    def register(function: Lowering) -> Lowering:
-        for op_type in op_types:
-            LOWERINGS.add(key(domain, op_type), function)
-        return function
-
-    return register
+    return LOWERINGS.entry(*(key(domain, op_type) for op_type in op_types))
 
 
 def lowers_to(op_type: str, name: str, attributes: str = "") -> None:
