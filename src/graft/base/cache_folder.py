@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -78,6 +79,17 @@ def keep_bytes(path: Path, content: bytes, suffix: str = "") -> None:
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)
+
+
+def kept_bytes(path: Path, make: Callable[[], bytes]) -> bytes:
+    """What a file of the cache folder holds; made, and kept if possible, where it is not there."""
+    is_usable = is_private(default_folder())
+    if is_usable and path.exists():
+        return path.read_bytes()
+    content = make()
+    if is_usable:
+        keep_bytes(path, content)
+    return content
 
 
 def warn_uncached(folder: Path, reason: str) -> None:

@@ -8,11 +8,8 @@ code needs: on a machine that lacks some of it, the blob is refused.
 from __future__ import annotations
 
 import ctypes
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +19,7 @@ from graft.runtime.json_graph import pack, unpack
 from graft.runtime.loaders import versioned
 from graft.runtime.memory import address_of, aligned_copy, aligned_empty
 from graft.runtime.native import host_architecture, host_features
+from graft.runtime.tools import open_library
 
 ENTRY = "graft_region"
 _CODE, _SOURCE = "code", "source"
@@ -71,7 +69,7 @@ class CompiledRegion:
         self._constants = [aligned_copy(array) for array in stored]
         self._size = workspace
         self._free: list[Array] = []  # workspaces; a list's own operations are atomic
-        self._library = _opened(bytes(graph.constants[_CODE]))
+        self._library = open_library(bytes(graph.constants[_CODE]), "the compiled C code")
         self._function = getattr(self._library, ENTRY)
         self._function.restype = None
         self._table = _addresses(self._constants)
@@ -88,19 +86,6 @@ class CompiledRegion:
 
 def _addresses(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(len(arrays), 1))(*(address_of(array) for array in arrays))
-
-
-def _opened(code: bytes) -> ctypes.CDLL:
-    """The shared object, loaded from a file that is gone again afterwards."""
-    handle, name = tempfile.mkstemp(suffix=".so")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(code)
-        return ctypes.CDLL(name)
-    except OSError as error:
-        raise UserError(f"the compiled C code cannot be loaded: {error}") from None
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 @versioned("", loads=lambda _version: True)  # machine code, whichever version wrote the C

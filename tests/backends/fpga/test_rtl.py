@@ -21,9 +21,10 @@ from graft.byoc.explain import explain
 from graft.byoc.kit import conformance
 from graft.compiler import compile_options
 from graft.ir.graph import Graph
+from graft.runtime import verilator
 from graft.stages import import_graph, optimize, place
 
-LACKING = runtime.missing()
+LACKING = verilator.missing()
 needs_verilator = pytest.mark.skipif(bool(LACKING), reason=LACKING or "nothing is missing")
 # Sums of two tensors are made with factors of 22 bits, so that they may round another way where
 # they lie within 2**-13 steps of a half.
@@ -52,8 +53,9 @@ def _formed(array: Array) -> Array:
 
 @needs_verilator
 def test_lint() -> None:
-    sources = [str(runtime.FOLDER / f"{name}.sv") for name in runtime.MODULES]
-    command = ["verilator", "--lint-only", "-Wall", "--top-module", runtime.TOP, *sources]
+    sources = [str(path) for path in runtime.SOURCES]
+    top = runtime.SOURCES[-1].stem
+    command = ["verilator", "--lint-only", "-Wall", "--top-module", top, *sources]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -121,6 +123,6 @@ def test_the_simulator_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("GRAFT_CACHE_DIR", str(tmp_path / "cache"))
     assert build().simulate
     (kept,) = (tmp_path / "cache" / "fpga").glob("*.so")
-    monkeypatch.setattr(runtime, "_built", None)  # would be called if it were not there
+    monkeypatch.setattr(verilator, "build", None)  # would be called if it were not there
     assert build().simulate
     assert kept.exists()

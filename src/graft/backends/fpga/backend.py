@@ -10,19 +10,15 @@ from __future__ import annotations
 from graft.backends.fpga import runtime
 from graft.backends.fpga.isa import cycles, encode
 from graft.backends.fpga.lower import Lowering
-from graft.backends.fpga.schedule import Tensor, generate
+from graft.backends.fpga.schedule import generate
 from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
+from graft.byoc.formats import quantized as units
 from graft.byoc.formats.operands import refused_unit
-from graft.byoc.formats.quantized import (
-    ACTIVATIONS,
-    LAYERS,
-    dequantized,
-    quantized,
-    quantized_layer,
-)
 from graft.ir.graph import Graph
 from graft.rewrite.pattern import is_op, wildcard
 from graft.rewrite.rule import Refusal
+from graft.runtime import verilator
+from graft.runtime.array_file import pack_arrays
 
 
 class Fpga(Backend):
@@ -34,22 +30,19 @@ class Fpga(Backend):
     simulated = True
     prices_regions = True  # the first weights of a layer are loaded while the one before computes
     priced_by = f"its cycle model at {runtime.CLOCK / 1e6:.0f} MHz"
-    limits = Limits(
-        memory_bytes=256 << 20,
-        layout=f"NCHW{runtime.LANES}c",
-        launch_seconds=runtime.LAUNCH_SECONDS,
-    )
+    limits = Limits(memory_bytes=256 << 20, layout="NCHW16c", launch_seconds=runtime.LAUNCH_SECONDS)
 
     def missing(self) -> str:
-        return runtime.missing()
+        return verilator.missing()
 
     def patterns(self) -> PatternTable:
-        operand = dequantized(wildcard())
-        pair = is_op("add", "subtract")(operand, dequantized(wildcard()))
+        operands = [units.dequantized(wildcard()) for _ in range(2)]
+        pair = is_op("add", "subtract")(*operands)
+        total = pair.optional(lambda x: is_op(*units.ACTIVATIONS)(x))
         return [
-            *((f"quantized {name}", quantized_layer(name)) for name in LAYERS),
-            ("quantized sum", quantized(pair.optional(lambda x: is_op(*ACTIVATIONS)(x)))),
-            ("quantized mean", quantized(is_op("mean")(operand))),
+            *((f"quantized {name}", units.quantized_layer(name)) for name in units.LAYERS),
+            ("quantized sum", units.quantized(total)),
+            ("quantized mean", units.quantized(is_op("mean")(operands[0]))),
         ]
 
     def supports(self, match: Match) -> Refusal | None:
@@ -60,14 +53,14 @@ class Fpga(Backend):
 
     def compile(self, region: Graph) -> bytes:
         lowering = Lowering(region)
-        program = generate(lowering.layers)
-        borders = [_row(lowering.tensors[v]) for v in (*region.inputs, *region.outputs)]
-        constants, took = bytes(lowering.constants), cycles(program)
-        return runtime.pack(encode(program), constants, lowering.words, borders, took)
+        program, borders = generate(lowering.layers), (*region.inputs, *region.outputs)
+        return pack_arrays(
+            program=encode(program),
+            constants=bytes(lowering.constants),  # the end of its memory
+            words=lowering.words,
+            tensors=[lowering.tensors[value].place for value in borders],
+            cycles=cycles(program),
+        )
 
     def load(self, blob: bytes) -> runtime.Region:
         return runtime.load(blob)
-
-
-def _row(tensor: Tensor) -> tuple[int, ...]:
-    return tensor.address, tensor.images, tensor.channels, tensor.height, tensor.width

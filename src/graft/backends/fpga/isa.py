@@ -71,8 +71,8 @@ class Program:
     instructions: list[Instruction] = field(default_factory=list)
     _registers: dict[Reg, int] = field(default_factory=dict)
 
-    def start(self, op: Op, **registers: int | tuple[int, int]) -> None:
-        """Set the registers of a unit and start it; pairs are {vertical, horizontal}."""
+    def set(self, **registers: int | tuple[int, int]) -> None:
+        """Set registers of a unit; pairs are {vertical, horizontal}."""
         for name, value in registers.items():
             register = Reg[name]
             if isinstance(value, tuple):
@@ -81,6 +81,10 @@ class Program:
             if self._registers.get(register) != value:
                 self._registers[register] = value
                 self.instructions.append(Instruction(Op.SET, register, value))
+
+    def start(self, op: Op, **registers: int | tuple[int, int]) -> None:
+        """Start a unit, with these registers set before."""
+        self.set(**registers)
         self.instructions.append(Instruction(op))
 
     def wait(self, units: Unit) -> None:

@@ -33,6 +33,10 @@ from graft.ir.graph import Graph, Value
 _FACTOR_BITS = 22  # of factors that tensors are multiplied by before they are added
 _DIGIT = 128  # base of such factors, where they differ from channel to channel
 _MOST_SUM = (1 << 31) - 1
+# Of a block of channels, as STORE reads them: 16 words, of which 7 are not used.
+_PARAMETERS = np.dtype(
+    [("bias", "<i4", LANES), ("multiplier", "<i4", LANES), ("shift", "i1", LANES), ("", "V112")]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,7 @@ class Term:
     weights: Array
     groups: int = 1
     scale: int = 1
-    window: tuple[Pair, ...] = ()  # kernel, strides, dilation, padding
-
-    @property
-    def zero(self) -> int:
-        """Of the data, as signed bytes."""
-        return self.data.offset - SIGN
+    window: tuple[Pair, ...] = ()  # strides, dilation, padding
 
     @property
     def largest(self) -> Array:
@@ -63,7 +62,7 @@ class Sum:
 
     terms: tuple[Term, ...]
     unit: Array
-    bias: Array | float = 0.0
+    bias: Array | int = 0
 
     @property
     def largest(self) -> int:
@@ -95,43 +94,38 @@ class Lowering:
         whole = _sum(unit)
         if whole.largest > _MOST_SUM:
             raise UnsupportedError(f"sums of up to {whole.largest:,} overflow 32 bits")
-        shift = SIGN if unit.result.dtype is DType.UINT8 else 0
-        lowest, highest = (code - shift for code in unit.limits)
         products = tuple(self._product(term) for term in whole.terms)
-        form = (unit.target.offset - SIGN, lowest, highest)
         parameters = self._requantisation(whole, unit.target.step)
+        form = (unit.target.signed_zero, *unit.signed_limits)
         return Layer(products, parameters, self.tensors[unit.result], form)
 
     def _product(self, term: Term) -> Product:
         """A term with its weights in memory, as [block, tap, input channel, channel] of a block."""
         outputs, inputs, *kernel = term.weights.shape
-        size = outputs // term.groups  # channels that share inputs
+        # The first input channel of each channel; those of one group share theirs.
+        begins = np.arange(outputs) // (outputs // term.groups) * inputs
         tiles = []
         for first in range(0, outputs, LANES):
-            last = min(first + LANES, outputs) - 1
-            start = first // size * inputs // LANES
-            count = -(-(last // size + 1) * inputs // LANES) - start
+            own = begins[first : first + LANES]
+            start = int(own[0]) // LANES
+            count = -(-(int(own[-1]) + inputs) // LANES) - start
             dense = np.zeros((count * LANES, *kernel, LANES), np.int8)
-            for channel in range(first, last + 1):
-                begin = channel // size * inputs - start * LANES
-                dense[begin : begin + inputs, ..., channel - first] = term.weights[channel]
+            for lane, begin in enumerate(own - start * LANES):
+                dense[begin : begin + inputs, ..., lane] = term.weights[first + lane]
             ordered = np.moveaxis(dense.reshape(count, LANES, *kernel, LANES), 1, 3)
             tiles.append((self._kept(ordered), (start, count)))
-        return Product(self._data(term.data), term.zero, tuple(tiles), term.scale, *term.window)
+        data, zero, taps = self._data(term.data), term.data.signed_zero, (kernel[0], kernel[1])
+        return Product(data, zero, tuple(tiles), term.scale, taps, *term.window)
 
     def _requantisation(self, whole: Sum, scale: float) -> int:
-        """The address of biases, multipliers and shifts, 16 words for 16 channels."""
-        zeros = sum(t.weights.sum((1, 2, 3)) * t.scale * t.zero for t in whole.terms)
-        bias = np.asarray(whole.bias).astype(np.int64) - zeros
-        blocks = -(-len(bias) // LANES)
-        words = np.zeros((blocks, LANES, LANES), np.uint8)
+        """The address of the parameters of all channels."""
+        zeros = sum(t.weights.sum((1, 2, 3)) * t.scale * t.data.signed_zero for t in whole.terms)
+        bias = np.asarray(whole.bias - zeros).astype("<i4")  # modulo 2**32
+        blocks = np.zeros(-(-len(bias) // LANES), _PARAMETERS)
         multipliers, shifts = fixed_point(whole.unit / scale)
-        for numbers, rows, dtype in ((bias, 0, "<i4"), (multipliers, 4, "<i4"), (shifts, 8, "i1")):
-            padded = np.zeros(blocks * LANES, dtype)
-            padded[: len(bias)] = numbers.astype(dtype)  # of biases, modulo 2**32
-            octets = padded.view(np.uint8).reshape(blocks, -1, LANES)
-            words[:, rows : rows + octets.shape[1]] = octets
-        return self._kept(words)
+        for name, numbers in (("bias", bias), ("multiplier", multipliers), ("shift", shifts)):
+            blocks[name] = np.pad(numbers, (0, -len(bias) % LANES)).reshape(-1, LANES)
+        return self._kept(blocks)
 
     def _kept(self, array: Array) -> int:
         """The address of a constant."""
@@ -149,49 +143,43 @@ class Lowering:
 
 def _sum(unit: Unit) -> Sum:
     """What a unit adds up before it is quantised."""
-    name = unit.operator.op.name
-    if name in ("add", "subtract"):
-        return _addition(unit, -1 if name == "subtract" else 1)
-    layer = _mean(unit) if name == "mean" else _convolution(unit)
+    if unit.operator.op.name in ("add", "subtract"):
+        return _addition(unit)
+    layer = _layer(unit)
     return layer if unit.added is None else _with_residual(layer, unit.added)
 
 
-def _convolution(unit: Unit) -> Sum:
+def _layer(unit: Unit) -> Sum:
+    """A convolution. Dense layers have images of single pixels; a mean is a depthwise convolution
+    with ones, and requantisation divides."""
     node, sums = unit.operator, layer_sums(unit)
-    array = sums.weights
-    if node.op.name == "nn.dense":
-        if len(extents(node.output)) == 4:
-            raise UnsupportedError("a dense layer along the rows of images")
-        return Sum((Term(sums.data, array[..., None, None]),), sums.steps, sums.bias)
-    attrs = node.attrs
-    window = (array.shape[2:], attrs.strides, attrs.dilation, attrs.padding[:2])
-    return Sum((Term(sums.data, array, attrs.groups, 1, window),), sums.steps, sums.bias)
+    attrs, weights, groups, window = node.attrs, sums.weights, 1, ()
+    if node.op.name == "nn.conv2d":
+        groups, window = attrs.groups, (attrs.strides, attrs.dilation, attrs.padding[:2])
+    elif node.op.name == "mean":
+        groups = len(weights)
+        if extents(node.args[0])[0] > 1 and not attrs.keepdims:
+            raise UnsupportedError("means of several images without keepdims")
+    elif len(extents(node.output)) == 4:
+        raise UnsupportedError("a dense layer along the rows of images")
+    else:
+        weights = weights[..., None, None]
+    return Sum((Term(sums.data, weights, groups, 1, window),), sums.steps, sums.bias)
 
 
-def _mean(unit: Unit) -> Sum:
-    """A depthwise convolution with ones; requantisation divides."""
-    (data,), attrs, shape = unit.operands, unit.operator.attrs, extents(unit.operator.args[0])
-    if len(shape) != 4 or {axis % 4 for axis in attrs.axes or ()} != {2, 3}:
-        raise UnsupportedError(f"a mean over the axes {attrs.axes}, which are not an image's")
-    images, channels, *kernel = shape
-    if images > 1 and not attrs.keepdims:
-        raise UnsupportedError("means of several images without keepdims")
-    ones = np.ones((channels, 1, *kernel), np.int64)
-    term = Term(data, ones, channels, 1, ((kernel[0], kernel[1]),))
-    return Sum((term,), np.full(channels, data.step / math.prod(kernel)))
-
-
-def _addition(unit: Unit, sign: int) -> Sum:
+def _addition(unit: Unit) -> Sum:
     """Two tensors, each times a factor."""
     pair, shape = unit.operands, extents(unit.result)
     if any(extents(one.value) != shape for one in pair):
         raise UnsupportedError("tensors of different shapes are not broadcast")
     step = max(one.step for one in pair) / (1 << _FACTOR_BITS)
     channels = shape[1] if len(shape) == 4 else shape[-1] if shape else 1
-    ones = np.ones((channels, 1, 1, 1), np.int64)
-    signed = zip(pair, (1, sign), strict=True)
-    terms = tuple(Term(one, ones, channels, way * round(one.step / step)) for one, way in signed)
-    return Sum(terms, np.full(channels, step))
+    ones, signs = np.ones((channels, 1, 1, 1), np.int64), (1, 1)
+    if unit.operator.op.name == "subtract":
+        signs = (1, -1)
+    factors = [sign * round(one.step / step) for one, sign in zip(pair, signs, strict=True)]
+    terms = [Term(one, ones, channels, by) for one, by in zip(pair, factors, strict=True)]
+    return Sum(tuple(terms), np.full(channels, step))
 
 
 def _with_residual(layer: Sum, other: Coded) -> Sum:

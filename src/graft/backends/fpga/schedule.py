@@ -7,6 +7,7 @@ holds, while the next ones are loaded into the other half.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,15 @@ class Tensor:
     def words(self) -> int:
         return self.images * self.blocks * self.height * self.width
 
+    @property
+    def place(self) -> tuple[int, ...]:
+        """What the run time has to know of it."""
+        return self.address, self.images, self.channels, self.height, self.width
+
+    def at(self, image: int, block: int, row: int) -> int:
+        """The address of a row."""
+        return self.address + ((image * self.blocks + block) * self.height + row) * self.width
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -68,11 +78,11 @@ class Product:
         return (self.kernel[0] - 1) * self.dilation[0] + 1
 
     def rows(self, first: int, count: int) -> Pair:
-        """The rows of the tensor that rows of the result need, at least one: from, to."""
+        """The rows of the tensor that rows of the result need, at least one: first, count."""
         start = first * self.strides[0] - self.padding[0]
         begin = min(max(start, 0), self.data.height - 1)
         end = start + (count - 1) * self.strides[0] + self.reach
-        return begin, max(begin + 1, min(end, self.data.height))
+        return begin, max(min(end, self.data.height) - begin, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +103,10 @@ class Step:
     product: Product
     image: int
     rows: Pair  # of the result: first, count
+    source: Pair  # rows of the tensor: first, count
     block: int  # of the result
     blocks: Pair  # of the tensor: first, count
-    tiles: int  # address of its weights
+    weights: int  # address
     begins: bool
     ends: bool
 
@@ -150,28 +161,28 @@ def _smallest_tile(layer: Layer) -> Iterator[str]:
 
 
 def _steps(layer: Layer, height: int) -> Iterator[Step]:
-    result = layer.result
-    height = _even(result.height, height)
-    for image in range(result.images):
-        for first in range(0, result.height, height):
-            rows = (first, min(height, result.height - first))
-            for block in range(result.blocks):
-                parts = list(_parts(layer, rows, block))
-                for number, part in enumerate(parts):
-                    ends = number == len(parts) - 1
-                    yield Step(layer, part[0], image, rows, block, *part[1:], number == 0, ends)
+    """Tiles of so many rows, of each as many blocks of input channels at a time as fit."""
+    result, height = layer.result, _even(layer.result.height, height)
+    images, firsts = range(result.images), range(0, result.height, height)
+    for image, first, block in itertools.product(images, firsts, range(result.blocks)):
+        rows = (first, min(height, result.height - first))
+        parts = [
+            (product, *part) for product in layer.products for part in _parts(product, rows, block)
+        ]
+        for number, (product, source, blocks, weights) in enumerate(parts):
+            begins, ends = number == 0, number == len(parts) - 1
+            yield Step(layer, product, image, rows, source, block, blocks, weights, begins, ends)
 
 
-def _parts(layer: Layer, rows: Pair, block: int) -> Iterator[tuple[Product, Pair, int]]:
-    """The products of a tile, as many blocks of channels at a time as there is room for."""
-    for product in layer.products:
-        begin, end = product.rows(*rows)
-        plane = (end - begin) * product.data.width
-        address, (first, count) = product.tiles[block]
-        most = _even(count, min(_HALF_ACT // plane, _HALF_WGT // product.tile_words))
-        for done in range(0, count, most):
-            blocks = (first + done, min(most, count - done))
-            yield product, blocks, address + done * product.tile_words
+def _parts(product: Product, rows: Pair, block: int) -> Iterator[tuple[Pair, Pair, int]]:
+    """Rows and blocks of the tensor that a tile needs, and the address of their weights."""
+    source = product.rows(*rows)
+    address, (first, count) = product.tiles[block]
+    room = _HALF_ACT // (source[1] * product.data.width), _HALF_WGT // product.tile_words
+    most = _even(count, min(room))
+    for done in range(0, count, most):
+        blocks = (first + done, min(most, count - done))
+        yield source, blocks, address + done * product.tile_words
 
 
 def _even(count: int, most: int) -> int:
@@ -211,69 +222,45 @@ class _Emitter(isa.Program):
     def _load_constants(self, step: Step) -> None:
         """Weights, and with the last product of a tile the parameters of its result."""
         self._wgt ^= _HALF_WGT
-        self._load(step.tiles, _TO_WGT | self._wgt, step.blocks[1] * step.product.tile_words)
+        self._load(step.weights, _TO_WGT | self._wgt, step.blocks[1] * step.product.tile_words)
         if step.ends:
             self._slot = (self._slot + 1) % _SLOTS
             source = step.layer.parameters + LANES * step.block
             self._load(source, _TO_PAR | LANES * self._slot, isa.PARAMETER_WORDS)
 
     def _load_activations(self, step: Step) -> None:
-        data, (begin, end) = step.product.data, step.product.rows(*step.rows)
-        wanted = (data, step.image, begin, end, step.blocks)
-        if wanted == self._loaded:
+        data, (begin, rows), (first, runs) = step.product.data, step.source, step.blocks
+        operand = (data, step.image, step.source, step.blocks)
+        if operand == self._loaded:
             return
-        self._loaded, self._act = wanted, self._act ^ _HALF_ACT
-        plane = data.height * data.width
-        first = (step.image * data.blocks + step.blocks[0]) * plane + begin * data.width
-        words = (end - begin) * data.width
-        self._load(data.address + first, self._act, words, step.blocks[1], plane, not data.signed)
+        self._loaded, self._act = operand, self._act ^ _HALF_ACT
+        source, plane = data.at(step.image, first, begin), data.height * data.width
+        self._load(source, self._act, rows * data.width, runs, plane, not data.signed)
 
     def _load(
         self, source: int, to: int, run: int, runs: int = 1, stride: int = 0, flip: bool = False
     ) -> None:
-        registers = {"LOAD_FROM": source, "LOAD_TO": to, "LOAD_RUN": run, "LOAD_RUNS": runs}
-        self.start(Op.LOAD, **registers, LOAD_STRIDE=stride, LOAD_FLIP=int(flip))
+        self.set(LOAD_FROM=source, LOAD_TO=to, LOAD_RUN=run, LOAD_RUNS=runs)
+        self.start(Op.LOAD, LOAD_STRIDE=stride, LOAD_FLIP=int(flip))
 
     def _compute(self, step: Step) -> None:
-        product, (first, count), (begin, end) = (
-            step.product,
-            step.rows,
-            step.product.rows(*step.rows),
-        )
+        product, (begin, rows), (first, count) = step.product, step.source, step.rows
         width, out_width = product.data.width, step.layer.result.width
         y, x = first * product.strides[0] - product.padding[0] - begin, -product.padding[1]
         self._parameters = self._slot
         self._bank ^= isa.ACC_WORDS if step.begins else 0
-        self.start(
-            Op.CONV,
-            ACT=(self._act + y * width + x) % isa.ACT_WORDS,
-            WGT=self._wgt,
-            ACC=self._bank,
-            IN_SIZE=(end - begin, width),
-            OUT_SIZE=(count, out_width),
-            PIXELS=count * out_width,
-            KERNEL=product.kernel,
-            BLOCKS=step.blocks[1],
-            ORIGIN=(y, x),
-            STRIDES=product.strides,
-            DILATION=product.dilation,
-            STRIDE_STEP=product.strides[0] * width,
-            TAP_STEP=product.dilation[0] * width,
-            PLANE=(end - begin) * width,
-            SCALE=product.scale,
-            MODE=(product.zero & 0xFF) << 8 | (not step.begins),
-        )
+        self.set(ACT=(self._act + y * width + x) % isa.ACT_WORDS, WGT=self._wgt, ACC=self._bank)
+        self.set(IN_SIZE=(rows, width), OUT_SIZE=(count, out_width), PIXELS=count * out_width)
+        self.set(KERNEL=product.kernel, BLOCKS=step.blocks[1], ORIGIN=(y, x))
+        self.set(STRIDES=product.strides, DILATION=product.dilation)
+        self.set(STRIDE_STEP=product.strides[0] * width, TAP_STEP=product.dilation[0] * width)
+        self.set(PLANE=rows * width, SCALE=product.scale)
+        self.start(Op.CONV, MODE=(product.zero & 0xFF) << 8 | (not step.begins))
 
     def _store(self, step: Step) -> None:
         result, (first, count) = step.layer.result, step.rows
-        plane = result.height * result.width
-        address = result.address + (step.image * result.blocks + step.block) * plane
         zero, lowest, highest = (code & 0xFF for code in step.layer.form)
-        self.start(
-            Op.STORE,
-            STORE_FROM=self._bank,
-            STORE_TO=address + first * result.width,
-            STORE_COUNT=count * result.width,
-            STORE_PAR=LANES * self._parameters,
-            STORE_FORM=(not result.signed) << 24 | highest << 16 | lowest << 8 | zero,
-        )
+        form = (not result.signed) << 24 | highest << 16 | lowest << 8 | zero
+        self.set(STORE_FROM=self._bank, STORE_TO=result.at(step.image, step.block, first))
+        self.set(STORE_COUNT=count * result.width, STORE_PAR=LANES * self._parameters)
+        self.start(Op.STORE, STORE_FORM=form)

@@ -17,10 +17,10 @@ from graft.byoc.contract import Backend, Runner
 from graft.ir.graph import Graph
 from graft.runtime import c_source
 from graft.runtime.native import host_architecture, host_features
+from graft.runtime.tools import run_tool
 
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c11", "-shared", "-fPIC")
-_SHOWN_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,7 @@ def compile_c(text: str, flags: Sequence[str] = FLAGS) -> bytes:
         looked = os.environ.get("CC") or ", ".join(COMPILERS)
         raise UserError(f"there is no C compiler ({looked})", hint="install gcc or clang")
     with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "region.c", Path(folder) / "region.so"
-        source.write_text(text, encoding="utf-8")
-        command = [program, *flags, str(source), "-o", str(target), "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = done.stderr.replace(str(source), "region.c").splitlines()[:_SHOWN_LINES]
-            first, *more = lines or ["it does not say why"]
-            raise UserError(f"the C compiler refuses the code: {first}", details=more)
-        return target.read_bytes()
+        Path(folder, "region.c").write_text(text, encoding="utf-8")
+        command = [program, *flags, "region.c", "-o", "region.so", "-lm"]
+        run_tool(command, "the C compiler refuses the code", Path(folder))
+        return Path(folder, "region.so").read_bytes()
