@@ -52,8 +52,7 @@ _UNITS = (
     " residual sum and the layer before it in one step. Every one of these backends takes both as"
     " one unit: `ethosu`, `hexagon` and `fpga` add in 32 bits, `qnn` in 16, at twice the price of"
     " the layer. Layers whose results stay floats, as the heads of SSD-512 do, are no such units,"
-    " and the host runs them. The rows of resnet18 and mobilenet_v2 are of 2026-11-18, before that:"
-    " there only `fpga` had a form for such a unit."
+    " and the host runs them."
 )
 _UNREACHED = (
     "Not reached: plans whose chips work at the same time (regions run one"

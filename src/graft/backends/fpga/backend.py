@@ -7,6 +7,8 @@ long as there is no board.
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 from graft.backends.fpga import runtime
 from graft.backends.fpga.isa import cycles, encode
 from graft.backends.fpga.lower import Lowering
@@ -58,7 +60,7 @@ class Fpga(Backend):
             program=encode(program),
             constants=bytes(lowering.constants),  # the end of its memory
             words=lowering.words,
-            tensors=[lowering.tensors[value].place for value in borders],
+            tensors=[astuple(lowering.tensors[value])[:-1] for value in borders],  # but `signed`
             cycles=cycles(program),
         )
 

@@ -20,14 +20,7 @@ from graft.backends.fpga.runtime import LANES, blocked
 from graft.backends.fpga.schedule import Layer, Pair, Product, Tensor
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
-from graft.byoc.formats.integer_units import (
-    SIGN,
-    Coded,
-    Unit,
-    extents,
-    fixed_point,
-    layer_sums,
-)
+from graft.byoc.formats.integer_units import SIGN, Coded, Unit, extents, fixed_point, layer_sums
 from graft.ir.graph import Graph, Value
 
 _FACTOR_BITS = 22  # of factors that tensors are multiplied by before they are added
@@ -174,12 +167,11 @@ def _addition(unit: Unit) -> Sum:
         raise UnsupportedError("tensors of different shapes are not broadcast")
     step = max(one.step for one in pair) / (1 << _FACTOR_BITS)
     channels = shape[1] if len(shape) == 4 else shape[-1] if shape else 1
-    ones, signs = np.ones((channels, 1, 1, 1), np.int64), (1, 1)
+    ones = np.ones((channels, 1, 1, 1), np.int64)
+    left, right = (Term(one, ones, channels, round(one.step / step)) for one in pair)
     if unit.operator.op.name == "subtract":
-        signs = (1, -1)
-    factors = [sign * round(one.step / step) for one, sign in zip(pair, signs, strict=True)]
-    terms = [Term(one, ones, channels, by) for one, by in zip(pair, factors, strict=True)]
-    return Sum(tuple(terms), np.full(channels, step))
+        right = replace(right, scale=-right.scale)
+    return Sum((left, right), np.full(channels, step))
 
 
 def _with_residual(layer: Sum, other: Coded) -> Sum:

@@ -43,11 +43,6 @@ class Tensor:
     def words(self) -> int:
         return self.images * self.blocks * self.height * self.width
 
-    @property
-    def place(self) -> tuple[int, ...]:
-        """What the run time has to know of it."""
-        return self.address, self.images, self.channels, self.height, self.width
-
     def at(self, image: int, block: int, row: int) -> int:
         """The address of a row."""
         return self.address + ((image * self.blocks + block) * self.height + row) * self.width
@@ -76,6 +71,11 @@ class Product:
     def reach(self) -> int:
         """Rows of the tensor that a row of the result needs."""
         return (self.kernel[0] - 1) * self.dilation[0] + 1
+
+    @property
+    def fewest_rows(self) -> int:
+        """Rows of the tensor that are on the chip at once."""
+        return min(self.reach, self.data.height)
 
     def rows(self, first: int, count: int) -> Pair:
         """The rows of the tensor that rows of the result need, at least one: first, count."""
@@ -132,7 +132,7 @@ def _best_steps(layer: Layer) -> list[Step]:
     """Tiles as high as accumulators allow, or as low as it takes for all input channels to be in
     the scratchpad at once: whatever takes fewer cycles."""
     widest = max(count for product in layer.products for _, (_, count) in product.tiles)
-    heights = {min(_height(layer, blocks), layer.result.height) for blocks in (1, widest)} - {0}
+    heights = {_height(layer, blocks) for blocks in (1, widest)} - {0}
     if not heights:
         needs = ", ".join(_smallest_tile(layer))
         raise UnsupportedError(f"its smallest tile does not fit on the chip: it needs {needs}")
@@ -142,10 +142,10 @@ def _best_steps(layer: Layer) -> list[Step]:
 
 def _height(layer: Layer, blocks: int) -> int:
     """Rows of a tile with which accumulators and so many blocks of data fit; 0: none do."""
-    most = isa.ACC_WORDS // layer.result.width
+    most = min(isa.ACC_WORDS // layer.result.width, layer.result.height)
     for product in layer.products:
         available = _HALF_ACT // (product.data.width * blocks)  # rows of the tensor
-        if available < min(product.reach, product.data.height) or product.tile_words > _HALF_WGT:
+        if available < product.fewest_rows or product.tile_words > _HALF_WGT:
             return 0
         if available < product.data.height:
             most = min(most, (available - product.reach) // product.strides[0] + 1)
@@ -155,8 +155,8 @@ def _height(layer: Layer, blocks: int) -> int:
 def _smallest_tile(layer: Layer) -> Iterator[str]:
     yield f"{layer.result.width} of {isa.ACC_WORDS} accumulators"
     for product in layer.products:
-        data = min(product.reach, product.data.height) * product.data.width
-        yield f"{data} of {_HALF_ACT} words of activations"
+        words = product.fewest_rows * product.data.width
+        yield f"{words} of {_HALF_ACT} words of activations"
         yield f"{product.tile_words} of {_HALF_WGT} words of weights"
 
 
