@@ -76,10 +76,9 @@ class EthosU(Backend):
     def _compiled(self, region: Graph) -> tuple[bytes, Any, float]:
         """The region in TOSA, what Vela makes of that, and the seconds that it estimates."""
         # lazy: these import packages that may be missing; the families fill the table of `lower`
-        from graft.backends.ethosu import movement, operators  # noqa: F401
-        from graft.backends.ethosu.lower import Lowering
+        from graft.backends.ethosu import lower, movement, operators  # noqa: F401
 
         assert self._accelerator is not None
-        tosa = Lowering(region).tosa.serialized()
+        tosa = lower.Lowering(region).tosa.serialized()
         model = self._accelerator.compile(tosa)
         return tosa, model, model.perf_report.totalCycles / self._accelerator.clock
