@@ -146,7 +146,7 @@ def _layer(unit: Unit) -> Sum:
     """A convolution. Dense layers have images of single pixels; a mean is a depthwise convolution
     with ones, and requantisation divides."""
     node, sums = unit.operator, layer_sums(unit)
-    attrs, weights, groups, window = node.attrs, sums.weights, 1, ()
+    attrs, weights, groups, window = node.attrs, sums.weights, 1, tuple[Pair, ...]()
     if node.op.name == "nn.conv2d":
         groups, window = attrs.groups, (attrs.strides, attrs.dilation, attrs.padding[:2])
     elif node.op.name == "mean":
