@@ -8,8 +8,11 @@ evaluator's alone takes something else (`evaluated.py`).
 
 from __future__ import annotations
 
+import ctypes
 import inspect
+import sys
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,6 +57,25 @@ def lacking(package: str, extra: str, module: str = "") -> str:
     """What to install for the module of a package (by default of its name); empty: it is there."""
     hint = f"it needs the package '{package}': pip install 'graft-compiler[{extra}]'"
     return "" if find_spec(module or package) else hint
+
+
+@cache
+def load_quietly(path: str) -> None:
+    """Load a vendor's library that prints while it is being loaded, on Linux without that.
+
+    Only what C code prints to `stdout` is lost meanwhile: Python's own does not pass through that
+    variable, and no file descriptor changes."""
+    if sys.platform != "linux":
+        ctypes.CDLL(path)
+        return
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    stdout = ctypes.c_void_p.in_dll(libc, "stdout")
+    printed_to, stdout.value = stdout.value, libc.fopen(b"/dev/null", b"w")
+    try:
+        ctypes.CDLL(path)
+    finally:
+        stdout.value = printed_to
 
 
 def family_of(backend: str) -> str:

@@ -21,7 +21,7 @@ from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
 from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import optimize
-from graft.runtime import loaders
+from graft.runtime import loaders, onnx_session
 
 CPU = "CPUExecutionProvider"
 TAKES_NOTHING = "AzureExecutionProvider"  # built in, for operators of its own alone
@@ -112,7 +112,7 @@ def test_a_plug_in_that_does_not_load_leaves_the_others_alone(
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.warns(UserWarning, match=r"the plug-in onnxruntime_nothing does not load: .*\.so"):
-        assert CPU in runtime.providers.__wrapped__()
+        assert CPU in onnx_session.providers.__wrapped__()
 
 
 def test_the_model_is_the_code() -> None:
@@ -135,7 +135,7 @@ def test_hostile_plug_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "onnxruntime_hostile", raising=False)
     with pytest.warns(UserWarning, match="the plug-in onnxruntime_hostile") as caught:
-        assert CPU in runtime.providers.__wrapped__()
+        assert CPU in onnx_session.providers.__wrapped__()
     assert "\x1b" not in str(caught[0].message)
 
 
@@ -149,4 +149,4 @@ def test_blobs_that_are_no_models_are_refused(blob: bytes) -> None:
 
 def test_options_that_a_provider_does_not_take() -> None:
     with pytest.raises(UnsupportedError, match="does not take its options"):
-        runtime.session_options(CPU, 1, {"key": "x" * 1_000_000})
+        onnx_session.session_options(CPU, 1, {"key": "x" * 1_000_000})

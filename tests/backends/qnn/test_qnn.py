@@ -16,7 +16,6 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 import graft
-from graft.backends.ort import runtime as ort
 from graft.backends.qnn import backend, runtime
 from graft.backends.qnn.backend import Qnn
 from graft.base.errors import UnsupportedError, UserError
@@ -29,7 +28,7 @@ from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import optimize
-from graft.runtime import loaders
+from graft.runtime import loaders, onnx_session
 
 pytestmark = pytest.mark.full
 FOUND = Found({"qnn": Qnn()}, {"qnn": "a test"})
@@ -122,18 +121,18 @@ def test_floats_are_refused() -> None:
     )
     model = parser.parse_model(text).SerializeToString()
     with pytest.raises(UnsupportedError, match=r"would compute a part of it in floats: .*'Tanh'"):
-        runtime.compile_model(model, 0.0, 0.0)
+        runtime.compile_model(model, 0.0)
 
 
 def test_a_device_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left to itself, ONNX Runtime makes a session, of which all runs on the CPU."""
     nowhere = {"backend_path": "/nowhere/libQnnHtp.so"}
-    options = ort.session_options(runtime.PROVIDER, 1, nowhere)
+    options = onnx_session.session_options(runtime.PROVIDER, 1, nowhere)
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "0")
     model = parser.parse_model(backend.PROBE).SerializeToString()
-    ort.session_runner(runtime.PROVIDER, model, options)
+    onnx_session.session_runner(runtime.PROVIDER, model, options)
     monkeypatch.setattr(runtime, "_COMPILE", nowhere)
-    monkeypatch.setattr(backend, "_defect", backend._defect.__wrapped__)
+    monkeypatch.setattr(backend, "defect", backend.defect.__wrapped__)
     with pytest.raises(UserError, match="'qnn' cannot run here: its device cannot be made"):
         backend_named("qnn", FOUND)
 
@@ -164,7 +163,7 @@ def regions_of_onnx_runtime(model: onnx.ModelProto, folder: Path) -> int:
 
     options = onnxruntime.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
-    options.add_provider_for_devices(ort.devices(runtime.PROVIDER)[:1], runtime._COMPILE)
+    options.add_provider_for_devices(onnx_session.devices(runtime.PROVIDER)[:1], runtime._COMPILE)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     (image,) = session.get_inputs()
     session.run(None, {image.name: np.zeros(image.shape, np.uint8)})

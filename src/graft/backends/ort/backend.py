@@ -1,7 +1,8 @@
 """`ort:<Provider>`: any execution provider of ONNX Runtime, built in or plugged in, as a backend.
 
 Which nodes a provider takes only the provider knows, so it is asked: a match is refused where no
-session on that provider alone can be made of it, with ONNX Runtime's reason.
+session on that provider alone can be made of it, with ONNX Runtime's reason. A provider that has
+options or a compiled form of its own derives from `Ort`, as `qnn` does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from graft.byoc.formats.onnx_model import OnnxBackend
 from graft.byoc.formats.operands import not_compiled
 from graft.byoc.formats.quantized import quantized_units
 from graft.rewrite.rule import Refusal
+from graft.runtime import onnx_session
+from graft.runtime.loaders import installed_version
 
 # Its sums over windows are made by differences, so that small values vanish beside large ones: an
 # error of 0.04 where results are below 2 (ONNX Runtime 1.31, one channel of 1e4).
@@ -27,6 +30,7 @@ class Ort(OnnxBackend):
     """One provider; without a name, the family that makes backends of providers."""
 
     has_variants = True
+    package = onnx_session.PACKAGE  # that makes the code of regions, and has to load it
     dtypes: Sequence[DType] = (DType.FLOAT32, DType.BOOL, DType.INT8, DType.UINT8)
 
     def __init__(self, provider: str = "") -> None:
@@ -35,15 +39,15 @@ class Ort(OnnxBackend):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        return runtime.version()
+        return installed_version(self.package)
 
     def missing(self) -> str:
-        return runtime.missing(self.provider)
+        return onnx_session.missing(self.provider)
 
     def patterns(self) -> PatternTable:
-        left = _INACCURATE.get(self.provider, ())
-        plain = (one for one in super().patterns() if one[0] not in left)
-        return [*quantized_units(), *plain]
+        refused = _INACCURATE.get(self.provider, ())
+        operators = [entry for entry in super().patterns() if entry[0] not in refused]
+        return [*quantized_units(), *operators]
 
     def supports(self, match: Match) -> Refusal | None:
         return super().supports(match) or not_compiled(self, match)

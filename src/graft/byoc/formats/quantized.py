@@ -48,9 +48,9 @@ def quantized_layer(*names: str) -> Pattern:
     return quantized(summed.optional(lambda x: is_op(*ACTIVATIONS)(x)))
 
 
-def quantized_units(unary: Sequence[str] = UNARY) -> PatternTable:
-    """Layers, sums and products of two tensors, operators of one, and concatenation."""
-    pair = is_op(*BINARY)(dequantized(wildcard()), dequantized(wildcard()))
+def quantized_units(unary: Sequence[str] = UNARY, binary: Sequence[str] = BINARY) -> PatternTable:
+    """Layers, operators of two tensors (sums, products) and of one, and concatenation."""
+    pair = is_op(*binary)(dequantized(wildcard()), dequantized(wildcard()))
     joined = is_op("concatenate").each(dequantized(wildcard()))
     return [
         *((f"quantized {name}", quantized_layer(name)) for name in LAYERS),
