@@ -10,6 +10,8 @@ import pytest
 from graft.backends.host.backend import HostBackend
 from graft.backends.openvino import runtime
 from graft.backends.openvino.backend import OpenVino
+from graft.base.dims import symbol
+from graft.base.dtypes import DType
 from graft.base.errors import UserError
 from graft.byoc.candidates import find_candidates
 from graft.byoc.contract import HOST_BACKEND
@@ -18,7 +20,7 @@ from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
-from graft.ir.types import tensor
+from graft.ir.types import TensorType, tensor
 from graft.passes.pipeline import optimize
 from graft.runtime import loaders
 
@@ -50,6 +52,40 @@ def test_a_column_of_one_channel(channels: int) -> None:
     graph = build.build(build("nn.conv2d", x, weight, strides=(1, 2)))
     wrong = ["OpenVINO strides wrongly over one channel to one column"]
     assert refusals(graph) == (wrong if channels == 1 else [])
+
+
+@pytest.mark.parametrize(("kernel", "padding"), [(1, 1), (1, 0), (3, 1)])
+def test_strides_over_padded_single_pixels(kernel: int, padding: int) -> None:
+    """OpenVINO 2026.4 gives results of bytes another shape; only with both."""
+    build = Builder()
+    x = build.input("x", tensor("float32", 1, 2, 5, 5))
+    weight = build.input("w", tensor("float32", 3, 2, kernel, kernel))
+    graph = build.build(build("nn.conv2d", x, weight, strides=(2, 2), padding=(padding,) * 4))
+    wrong = ["OpenVINO drops strides over padded images of single pixels"]
+    assert refusals(graph) == (wrong if (kernel, padding) == (1, 1) else [])
+
+
+@pytest.mark.parametrize(("batch", "count"), [("n", 2), ("n", 1), (2, 2)])
+def test_a_symbolic_batch_of_constant_matrices(batch: int | str, count: int) -> None:
+    """OpenVINO 2026.4 fails at n = 1, where the data is broadcast."""
+    build = Builder()
+    extent = symbol(batch) if isinstance(batch, str) else batch
+    x = build.input("x", TensorType(DType.FLOAT32, (extent, 3, 4)))
+    matrices = build.constant(np.ones((count, 4, 2), np.float32))
+    graph = build.build(build("nn.batch_matmul", x, matrices))
+    wrong = ["OpenVINO's batch is that of the constant matrices, not broadcast"]
+    assert refusals(graph) == (wrong if (batch, count) == ("n", 2) else [])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_constant_keys_of_attention(dtype: str) -> None:
+    """OpenVINO 2026.4 gives NaN for some of bfloat16, and numbers that are off by a half."""
+    build = Builder()
+    x = build.input("x", tensor(dtype, 2, 1, 1, 3))
+    keys = build.constant(np.ones((2, 1, 2, 3), DType(dtype).numpy))
+    graph = build.build(build("nn.attention", x, keys, keys))
+    wrong = ["OpenVINO misreads constant keys of bfloat16"]
+    assert refusals(graph) == (wrong if dtype == "bfloat16" else [])
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ The provider is a download of 99 MB, so that these tests are of `make test-full`
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,14 @@ def test_a_device_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(backend, "defect", backend.defect.__wrapped__)
     with pytest.raises(UserError, match="'qnn' cannot run here: its device cannot be made"):
         backend_named("qnn", FOUND)
+
+
+def test_nothing_is_printed() -> None:
+    """Qualcomm's library prints a line while it is loaded; what C code prints later is not lost."""
+    code = "import ctypes; from graft.backends.qnn.backend import Qnn; assert not Qnn().missing()"
+    code += "; ctypes.CDLL(None).puts(b'after')"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert (result.stdout, result.stderr) == (b"after\n", b"")
 
 
 def test_fewer_regions_than_onnx_runtime(tmp_path: Path) -> None:

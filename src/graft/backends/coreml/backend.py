@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from graft.backends.coreml import runtime
-from graft.backends.coreml.operators import EMITTERS
+from graft.backends.coreml.operators import EMITTERS, emit
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Match, PatternTable, Runner
 from graft.byoc.formats.onnx_writer import extents
-from graft.byoc.formats.operands import unfit
-from graft.ir.graph import Graph, Node, Value
+from graft.byoc.formats.operands import not_compiled, unfit
+from graft.ir.graph import Graph, Value
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
+from graft.runtime.loaders import installed_version
 
 _RANK = 5  # Core ML's tensors have no more axes
 
@@ -31,7 +31,7 @@ class CoreMl(Backend):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        return runtime.version()
+        return installed_version(runtime.PACKAGE)
 
     def missing(self) -> str:
         return runtime.missing()
@@ -42,12 +42,7 @@ class CoreMl(Backend):
     def supports(self, match: Match) -> Refusal | None:
         values = (*match.inputs, *match.constants, *match.outputs)
         reason = unfit(values, self.dtypes, largest_rank=_RANK)
-        if not reason:
-            try:
-                program(match.region)
-            except UnsupportedError as error:
-                reason = error.message
-        return Refusal(reason, match.root) if reason else None
+        return Refusal(reason, match.root) if reason else not_compiled(self, match)
 
     def compile(self, region: Graph) -> bytes:
         return runtime.pack(program(region))
@@ -64,39 +59,16 @@ def program(region: Graph) -> Any:
     from coremltools.converters.mil import Builder
     from coremltools.converters.mil.mil import Function, Program, types
 
-    kinds = {DType.FLOAT32: types.fp32, DType.FLOAT16: types.fp16}
-    inputs = {
-        f"input_{index}": Builder.placeholder(shape=extents(value), dtype=kinds[value.dtype])
-        for index, value in enumerate(region.inputs)
-    }
-    with Function(inputs, opset_version=opset) as function:
+    dtypes = [types.numpy_type_to_builtin_type(value.dtype.numpy) for value in region.inputs]
+    pairs = zip(region.inputs, dtypes, strict=True)
+    inputs = [Builder.placeholder(extents(value), dtype) for value, dtype in pairs]
+    result = Program()
+    with Function({f"input_{n}": x for n, x in enumerate(inputs)}, opset) as function:
         known: dict[Value | None, Any] = {None: None}
         known.update(zip(region.inputs, function.inputs.values(), strict=True))
         for node in region.nodes:
             known[node.outputs[0]] = emit(Builder, node, known)
-        results = [
-            Builder.identity(x=known[value], name=f"output_{index}")
-            for index, value in enumerate(region.outputs)
-        ]
-        function.set_outputs(results)
-    result = Program()
+        named = [(known[value], f"output_{n}") for n, value in enumerate(region.outputs)]
+        function.set_outputs([Builder.identity(x=result, name=name) for result, name in named])
     result.add_function("main", function)
     return result
-
-
-def emit(builder: Any, node: Node, known: Mapping[Value | None, Any]) -> Any:
-    """The variable of a node's result, or the array of a constant's."""
-    if node.op.name == "constant":
-        return node.attrs.value.array
-    if node.op.name not in EMITTERS:
-        raise UnsupportedError(f"{node.op.name} has no MIL form here", node.location)
-    attributes = dict(node.op.alternatives)  # that may also be operands
-    late = [attributes[i] for i, value in enumerate(node.inputs) if value and i in attributes]
-    if late:
-        raise UnsupportedError(f"'{late[0]}' of {node.op.name} is known at run time only")
-    operands = [known[value] for i, value in enumerate(node.inputs) if i not in attributes]
-    name, arguments = EMITTERS[node.op.name](node, *operands)
-    try:
-        return getattr(builder, name)(**arguments, name=node.output.name)
-    except (NotImplementedError, TypeError, ValueError) as error:
-        raise UnsupportedError(f"coremltools does not take {name}: {error}") from error

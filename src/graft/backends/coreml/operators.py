@@ -1,45 +1,51 @@
 """How operators are written in MIL, Core ML's intermediate language: one emitter for each.
 
-An emitter is given a node and its operands (MIL's variables; constants are arrays), and names MIL's
-operator with its arguments. What MIL has not, it refuses by an `UnsupportedError`.
+An emitter is given a node and its operands (MIL's variables; constants are arrays), and gives a
+call: MIL's operator with its arguments. What MIL has not is refused by an `UnsupportedError`: by an
+emitter, by coremltools, or by `emit` where MIL's result has another shape than the node's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from graft.base.errors import UnsupportedError
 from graft.byoc.formats.onnx_writer import extents
-from graft.ir.graph import Node
+from graft.byoc.formats.operands import late_attribute
+from graft.ir.graph import Node, Value
 from graft.ops.elementwise import clip_bound
+from graft.ops.movement import transpose_order
 from graft.ops.padding import pad_widths
+from graft.ops.slicing import slice_steps
 
 Call = tuple[str, dict[str, Any]]
-Emit = Callable[..., Call]  # of the node and its operands
-
-_UNARY = ("abs", "ceil", "cos", "erf", "exp", "floor", "sigmoid", "sign", "sin", "sqrt", "tanh")
-_BINARY = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "real_div"}
-_BINARY |= {"maximum": "maximum", "minimum": "minimum"}
-EMITTERS: dict[str, Emit] = {
-    **{name: lambda node, x: (node.op.name, {"x": x}) for name in _UNARY},
-    **{name: lambda node, x, y: (_BINARY[node.op.name], {"x": x, "y": y}) for name in _BINARY},
-    "nn.relu": lambda node, x: ("relu", {"x": x}),
-    "nn.softmax": lambda node, x: ("softmax", {"x": x, "axis": node.attrs.axis}),
-    "concatenate": lambda node, *parts: ("concat", {"values": parts, "axis": node.attrs.axis}),
-}
 
 
-def emits(*names: str) -> Callable[[Emit], Emit]:
-    """Register the decorated function as what writes these operators."""
+def emit(builder: Any, node: Node, known: Mapping[Value | None, Any]) -> Any:
+    """The variable of a node's result, or the array of a constant's."""
+    if node.op.name == "constant":
+        return node.attrs.value.array
+    reason = late_attribute(node) if node.op.name in EMITTERS else "it has no MIL form here"
+    _require(not reason, f"{node.op.name}: {reason}")
+    attributes = dict(node.op.alternatives)  # that may also be operands, and are none here
+    operands = [known[value] for i, value in enumerate(node.inputs) if i not in attributes]
+    is_fixed = all(one is None or isinstance(one, np.ndarray) for one in operands[1:])
+    _require(is_fixed or node.op.name not in LAYERS, "its parameters have to be constant")
+    operator, arguments = EMITTERS[node.op.name](node, *operands)
+    try:
+        result = getattr(builder, operator)(**arguments, name=node.output.name)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise UnsupportedError(f"coremltools does not take {operator}: {error}") from error
+    _require(list(result.shape) == extents(node.output), f"{operator} is {result.shape} in MIL")
+    return result
 
-    def register(emit: Emit) -> Emit:
-        EMITTERS.update(dict.fromkeys(names, emit))
-        return emit
 
-    return register
+def call(operator: str, /, **arguments: Any) -> Call:
+    """A call of one of MIL's operators; arguments that are None are left out by coremltools."""
+    return operator, arguments
 
 
 def _require(condition: bool, reason: str) -> None:
@@ -47,169 +53,143 @@ def _require(condition: bool, reason: str) -> None:
         raise UnsupportedError(reason)
 
 
-def _constant(operand: Any, name: str) -> Any:
-    _require(isinstance(operand, np.ndarray), f"{name} has to be constant")
-    return operand
+_GELU = {False: "EXACT", True: "TANH_APPROXIMATION"}
+_NAMES = {"subtract": "sub", "multiply": "mul", "divide": "real_div"}
 
 
-def _scalar(node: Node, number: float) -> Any:
+def _name(node: Node) -> str:
+    """What MIL calls an operator, mostly the same."""
+    return _NAMES.get(node.op.name, node.op.name.removeprefix("nn."))
+
+
+def _number(node: Node, number: float) -> Any:
     """A number of the dtype of a node's result, which MIL insists on."""
-    return np.asarray(number, node.output.dtype.numpy)[()]
+    return clip_bound(number, node.output.dtype)[()]
 
 
-def _window(node: Node, x: Any) -> dict[str, Any]:
+def _window(node: Node) -> dict[str, Any]:
     """Strides and padding, which MIL has axis by axis: before, behind, before, behind."""
-    pad = np.reshape(node.attrs.padding, (2, -1)).T.reshape(-1)
-    return {"x": x, "strides": [*node.attrs.strides], "pad_type": "custom", "pad": pad.tolist()}
+    pad = np.reshape(node.attrs.padding, (2, -1)).T.ravel()
+    return {"strides": node.attrs.strides, "pad_type": "custom", "pad": pad}
 
 
-@emits("nn.conv1d", "nn.conv2d", "nn.conv1d_transpose", "nn.conv2d_transpose")
 def _conv(node: Node, x: Any, weight: Any) -> Call:
-    attrs = node.attrs
-    options = {"weight": _constant(weight, "the weight"), "groups": attrs.groups}
-    options |= _window(node, x) | {"dilations": list(attrs.dilation)}
-    _require(not any(getattr(attrs, "output_padding", ())), "MIL pads no results")
-    return "conv_transpose" if "transpose" in node.op.name else "conv", options
+    operator = "conv_transpose" if "transpose" in node.op.name else "conv"
+    options = {"dilations": node.attrs.dilation, "groups": node.attrs.groups, **_window(node)}
+    return call(operator, x=x, weight=weight, **options)
 
 
-@emits("nn.max_pool1d", "nn.max_pool2d", "nn.avg_pool1d", "nn.avg_pool2d")
 def _pool(node: Node, x: Any) -> Call:
-    attrs, options = node.attrs, _window(node, x)
-    _require(all(step == 1 for step in attrs.dilation), "MIL dilates no pooling")
-    _require(not attrs.ceil_mode, "windows that reach beyond the padding are not for MIL")
-    options["kernel_sizes"] = list(attrs.pool_size)
+    _require(set(node.attrs.dilation) == {1}, "MIL dilates no pooling")
+    options = {"kernel_sizes": node.attrs.pool_size, **_window(node)}
     if "max" in node.op.name:
-        return "max_pool", options
-    return "avg_pool", {**options, "exclude_padding_from_average": not attrs.count_include_pad}
+        return call("max_pool", x=x, **options)
+    without_pads = not node.attrs.count_include_pad
+    return call("avg_pool", x=x, exclude_padding_from_average=without_pads, **options)
 
 
-@emits("nn.dense")
-def _dense(node: Node, x: Any, weight: Any) -> Call:
-    if isinstance(weight, np.ndarray) and len(extents(node.output)) <= 3:
-        return "linear", {"x": x, "weight": weight}
-    return "matmul", {"x": x, "y": weight, "transpose_y": True}
+def _matmul(node: Node, x: Any, y: Any) -> Call:
+    """Of a dense layer too, whose weights are transposed; MIL has a word for constant ones."""
+    is_dense, is_constant = node.op.name == "nn.dense", isinstance(y, np.ndarray)
+    if is_dense and is_constant and len(extents(node.output)) <= 3:
+        return call("linear", x=x, weight=y)
+    first, second = (getattr(node.attrs, f"transpose_{one}", one == "b") for one in "ab")
+    return call("matmul", x=x, y=y, transpose_x=first, transpose_y=second)
 
 
-@emits("nn.batch_matmul")
-def _batch_matmul(node: Node, x: Any, y: Any) -> Call:
-    _require(min(len(extents(value)) for value in node.args) > 1, "MIL multiplies matrices")
-    turned = {"transpose_x": node.attrs.transpose_a, "transpose_y": node.attrs.transpose_b}
-    return "matmul", {"x": x, "y": y, **turned}
-
-
-@emits("nn.bias_add")
 def _bias_add(node: Node, x: Any, bias: Any) -> Call:
     shape = [1] * len(extents(node.output))
     shape[node.attrs.axis] = -1
-    return "add", {"x": x, "y": _constant(bias, "the bias").reshape(shape)}
+    return call("add", x=x, y=bias.reshape(shape))
 
 
-@emits("clip")
+def _norm(node: Node, x: Any, *parameters: Any) -> Call:
+    options = dict(zip(("gamma", "beta", "mean", "variance"), parameters, strict=False))
+    if node.op.name == "nn.layer_norm":
+        options["axes"] = list(range(len(extents(node.output))))[node.attrs.axis :]
+    else:
+        _require(node.attrs.axis == 1, "MIL normalises batches along axis 1")
+    return call(_name(node), x=x, epsilon=_number(node, node.attrs.epsilon), **options)
+
+
 def _clip(node: Node, x: Any) -> Call:
-    """MIL's own wants both bounds."""
-    low, high = (
-        None if bound is None else clip_bound(bound, node.output.dtype)[()]
-        for bound in (node.attrs.a_min, node.attrs.a_max)
-    )
-    if low is not None and high is not None:
-        return "clip", {"x": x, "alpha": low, "beta": high}
-    _require(low is not None or high is not None, "a clip without bounds is none")
-    return ("maximum", {"x": x, "y": low}) if high is None else ("minimum", {"x": x, "y": high})
+    """A bound that is not there is infinite: MIL's operator has both."""
+    low, high = node.attrs.a_min, node.attrs.a_max
+    bounds = -np.inf if low is None else low, np.inf if high is None else high
+    return call("clip", x=x, alpha=_number(node, bounds[0]), beta=_number(node, bounds[1]))
 
 
-@emits("nn.leaky_relu")
-def _leaky_relu(node: Node, x: Any) -> Call:
-    return "leaky_relu", {"x": x, "alpha": _scalar(node, node.attrs.alpha)}
-
-
-@emits("nn.gelu")
-def _gelu(node: Node, x: Any) -> Call:
-    mode = "TANH_APPROXIMATION" if node.attrs.approximate else "EXACT"
-    return "gelu", {"x": x, "mode": mode}
-
-
-@emits("nn.layer_norm")
-def _layer_norm(node: Node, x: Any, gamma: Any = None, beta: Any = None) -> Call:
-    shape = extents(node.output)
-    axes = list(range(len(shape)))[node.attrs.axis :]
-    options = {"x": x, "axes": axes, "epsilon": _scalar(node, node.attrs.epsilon)}
-    for name, operand in (("gamma", gamma), ("beta", beta)):
-        if operand is not None:
-            spread = np.broadcast_to(_constant(operand, name), shape[axes[0] :])
-            options[name] = spread.copy()
-    return "layer_norm", options
-
-
-@emits("nn.batch_norm")
-def _batch_norm(node: Node, x: Any, *parameters: Any) -> Call:
-    _require(node.attrs.axis == 1, "MIL normalises batches along axis 1")
-    named = zip(("gamma", "beta", "mean", "variance"), parameters, strict=True)
-    options = {name: _constant(array, name) for name, array in named}
-    return "batch_norm", {"x": x, "epsilon": _scalar(node, node.attrs.epsilon), **options}
-
-
-@emits("reshape", "squeeze", "expand_dims")
-def _reshape(node: Node, x: Any) -> Call:
-    return "reshape", {"x": x, "shape": np.array(extents(node.output), np.int32)}
-
-
-@emits("transpose")
 def _transpose(node: Node, x: Any) -> Call:
-    rank, axes = len(extents(node.output)), node.attrs.axes
-    _require(rank > 0, "MIL permutes some axis")
-    return "transpose", {"x": x, "perm": [axis % rank for axis in axes or range(rank)[::-1]]}
+    return call("transpose", x=x, perm=transpose_order(node.attrs, len(extents(node.output))))
 
 
-@emits("strided_slice")
 def _strided_slice(node: Node, x: Any) -> Call:
-    attrs, shape = node.attrs, extents(node.args[0])
-    spans = [(0, extent, 1) for extent in shape]
-    steps = attrs.strides or [1] * len(attrs.begin)
-    _require(bool(shape) and min(steps, default=1) > 0, "slices run forwards in MIL")
-    axes = range(len(steps)) if attrs.axes is None else attrs.axes
-    for axis, begin, end, step in zip(axes, attrs.begin, attrs.end, steps, strict=True):
-        spans[axis] = slice(int(begin), int(end), int(step)).indices(shape[axis])
-    begins, ends, strides = map(list, zip(*spans, strict=True))
-    return "slice_by_index", {"x": x, "begin": begins, "end": ends, "stride": strides}
+    steps: Any = slice_steps(node.attrs, extents(node.args[0]))
+    result = list(enumerate(extents(node.output)))
+    begins, strides = zip(*(steps.get(axis, (0, 1)) for axis, _ in result), strict=True)
+    ends = [begins[axis] + (extent - 1) * strides[axis] + 1 for axis, extent in result]
+    return call("slice_by_index", x=x, begin=begins, end=ends, stride=strides)
 
 
-@emits("nn.pad")
 def _pad(node: Node, x: Any) -> Call:
-    rank, fill = len(extents(node.output)), _scalar(node, node.attrs.fill)
-    widths = pad_widths(node.attrs, rank)
+    widths, rank = pad_widths(node.attrs, len(extents(node.output))), len(extents(node.output))
     flat = [width for axis in range(rank) for width in widths.get(axis, (0, 0))]
-    _require(min(flat, default=0) >= 0, "MIL does not crop by padding")
     _require(node.attrs.mode == "constant", "MIL's other modes are for the last two axes")
-    return "pad", {"x": x, "pad": flat, "mode": "constant", "constant_val": fill}
+    _require(min(flat) >= 0, "MIL does not crop by padding")
+    return call("pad", x=x, pad=flat, constant_val=_number(node, node.attrs.fill))
 
 
-@emits("resize")
+# How MIL finds the pixels that results are made of, which is where the two of whole factors agree.
+_NEAREST = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
+_LINEAR = ("half_pixel", "align_corners")
+
+
 def _resize(node: Node, x: Any) -> Call:
-    attrs, old, new = node.attrs, extents(node.args[0]), extents(node.output)
-    mode = attrs.coordinate_transformation_mode
-    whole = all(after % before == 0 for before, after in zip(old, new, strict=True))
-    _require(len(old) == 4 and old[:2] == new[:2] and whole, "only whole factors of pixels")
+    attrs, mode = node.attrs, node.attrs.coordinate_transformation_mode
+    _require(len(extents(node.output)) == 4, "MIL resizes images")
     _require(not (attrs.antialias or attrs.exclude_outside), "MIL interpolates plainly")
-    names = ("scale_factor_height", "scale_factor_width")
-    factors = {name: new[axis] // old[axis] for axis, name in enumerate(names, 2)}
-    if attrs.method == "nearest_neighbor":
-        is_floor = (mode, attrs.rounding_method) in _FLOORS
-        _require(is_floor, f"MIL's neighbours are not those of {mode}, {attrs.rounding_method}")
-        return "upsample_nearest_neighbor", {"x": x, **factors}
-    _require(attrs.method == "linear" and mode in _CORNERS, f"{attrs.method}, {mode} is not MIL's")
-    options = {name: float(factor) for name, factor in factors.items()}
-    aligned = {"align_corners": _CORNERS[mode], "half_pixel_centers": not _CORNERS[mode]}
-    return "upsample_bilinear", {"x": x, **options, **aligned}
+    (*_, old_height, old_width), (*_, height, width) = map(extents, (node.args[0], node.output))
+    factors = {
+        "scale_factor_height": height // old_height,
+        "scale_factor_width": width // old_width,
+    }
+    if attrs.method == "nearest_neighbor" and (mode, attrs.rounding_method) in _NEAREST:
+        return call("upsample_nearest_neighbor", x=x, **factors)
+    _require(attrs.method == "linear" and mode in _LINEAR, f"MIL has no {attrs.method}, {mode}")
+    options = {"align_corners": mode == _LINEAR[1], "half_pixel_centers": mode == _LINEAR[0]}
+    return call("upsample_bilinear", x=x, **factors, **options)
 
 
-# Both give the pixel that a whole factor has made a result of.
-_FLOORS = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
-_CORNERS = {"half_pixel": False, "align_corners": True}
-
-
-@emits("sum", "mean", "max", "min", "prod")
 def _reduce(node: Node, x: Any) -> Call:
-    axes, rank = node.attrs.axes, len(extents(node.args[0]))
-    chosen = [axis % rank for axis in (range(rank) if axes is None else axes)]
-    _require(bool(chosen), "MIL reduces over some axis")
-    return f"reduce_{node.op.name}", {"x": x, "axes": chosen, "keep_dims": node.attrs.keepdims}
+    axes = range(len(extents(node.args[0]))) if node.attrs.axes is None else node.attrs.axes
+    return call(f"reduce_{node.op.name}", x=x, axes=list(axes), keep_dims=node.attrs.keepdims)
+
+
+_ELEMENTWISE = ("abs", "ceil", "cos", "erf", "exp", "floor", "sigmoid", "sign", "sin", "sqrt")
+_ELEMENTWISE += ("tanh", "nn.relu", "maximum", "minimum", "add", "subtract", "multiply", "divide")
+# Those whose operands but the first are constants.
+LAYERS: dict[str, Callable[..., Call]] = {
+    **{f"nn.conv{form}": _conv for form in ("1d", "2d", "1d_transpose", "2d_transpose")},
+    **{f"nn.{form}_norm": _norm for form in ("batch", "layer")},
+    "nn.bias_add": _bias_add,
+}
+EMITTERS: dict[str, Callable[..., Call]] = {
+    **LAYERS,
+    **dict.fromkeys(_ELEMENTWISE, lambda node, x, y=None: call(_name(node), x=x, y=y)),
+    **{f"nn.{form}": _pool for form in ("max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d")},
+    **dict.fromkeys(("nn.dense", "nn.batch_matmul"), _matmul),
+    **dict.fromkeys(("sum", "mean", "max", "min", "prod"), _reduce),
+    **dict.fromkeys(
+        ("reshape", "squeeze", "expand_dims"),
+        lambda node, x: call("reshape", x=x, shape=extents(node.output)),
+    ),
+    "nn.leaky_relu": lambda node, x: call(_name(node), x=x, alpha=_number(node, node.attrs.alpha)),
+    "nn.gelu": lambda node, x: call(_name(node), x=x, mode=_GELU[node.attrs.approximate]),
+    "nn.softmax": lambda node, x: call(_name(node), x=x, axis=node.attrs.axis),
+    "clip": _clip,
+    "concatenate": lambda node, *parts: call("concat", values=parts, axis=node.attrs.axis),
+    "transpose": _transpose,
+    "strided_slice": _strided_slice,
+    "nn.pad": _pad,
+    "resize": _resize,
+}

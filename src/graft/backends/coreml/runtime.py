@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -20,24 +21,20 @@ from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.runtime.loaders import installed_version, lacking, versioned
 
-_PACKAGE = "region.mlpackage"
-
-
-def version() -> str:
-    """That of coremltools."""
-    return installed_version("coremltools")
+PACKAGE = "coremltools"
+_MODEL = "region.mlpackage"
 
 
 def missing() -> str:
     """What to install, or that this is not macOS."""
     elsewhere = "Core ML runs on macOS alone; here its programs can only be made and looked at"
-    return lacking("coremltools", "coreml") or ("" if sys.platform == "darwin" else elsewhere)
+    return lacking(PACKAGE, "coreml") or ("" if sys.platform == "darwin" else elsewhere)
 
 
 @cache
 def tools() -> Any:
     """coremltools, without its remarks on a system that cannot run what it makes."""
-    logging.getLogger("coremltools").setLevel(logging.ERROR)
+    logging.getLogger(PACKAGE).setLevel(logging.ERROR)
     import coremltools
 
     return coremltools
@@ -55,19 +52,14 @@ def pack(program: Any) -> bytes:
             pass_pipeline=ct.PassPipeline.EMPTY,
             skip_model_load=True,
         )
-        model.save(f"{folder}/{_PACKAGE}")
-        archive = io.BytesIO()
-        with zipfile.ZipFile(archive, "w") as writer:
-            for path in sorted(Path(folder).rglob("*")):  # folders too: the manifest names them
-                writer.write(path, path.relative_to(folder))
-    return archive.getvalue()
+        model.save(f"{folder}/package/{_MODEL}")
+        return Path(shutil.make_archive(f"{folder}/code", "zip", f"{folder}/package")).read_bytes()
 
 
 def unpack(blob: bytes, folder: str) -> Path:
     """The package of a region, in a folder."""
-    with zipfile.ZipFile(io.BytesIO(blob)) as archive:
-        archive.extractall(folder)
-    return Path(folder) / _PACKAGE
+    zipfile.ZipFile(io.BytesIO(blob)).extractall(folder)
+    return Path(folder) / _MODEL
 
 
 class Region:
@@ -80,16 +72,13 @@ class Region:
         self._model = tools().models.MLModel(str(unpack(blob, self._folder.name)))
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
-        feeds = {f"input_{index}": array for index, array in enumerate(inputs)}
-        results = self._model.predict(feeds)
-        names = [f"output_{index}" for index in range(len(outputs))]
-        return [
-            results[name].astype(array.dtype, copy=False).reshape(array.shape)
-            for name, array in zip(names, outputs, strict=True)
-        ]
+        results = self._model.predict({f"input_{n}": array for n, array in enumerate(inputs)})
+        arrays = [results[f"output_{n}"] for n in range(len(outputs))]
+        pairs = zip(arrays, outputs, strict=True)
+        return [array.astype(like.dtype, copy=False).reshape(like.shape) for array, like in pairs]
 
 
-@versioned(version)
+@versioned(lambda: installed_version(PACKAGE))
 def load(blob: bytes) -> Region:
     """What `graft.load` calls for a region of this backend."""
     return Region(blob)

@@ -17,7 +17,7 @@ from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Match, PatternTable
 from graft.byoc.formats import onnx_attention, onnx_operators
 from graft.byoc.formats.onnx_writer import OPSET, WRITERS, Writer, onnx_dtype
-from graft.byoc.formats.operands import unbound, unfit
+from graft.byoc.formats.operands import late_attribute, unbound, unfit
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
 from graft.ops import OPS
@@ -75,9 +75,9 @@ def why_not(nodes: Iterable[Node]) -> Refusal | None:
             continue
         if node.op.name not in WRITERS:
             return Refusal(f"{node.op.name} has no ONNX form here", node)
-        missing = [n for i, n in node.op.alternatives if i < len(node.inputs) and node.inputs[i]]
-        if missing and node.op.name not in _RUN_TIME_OPERANDS:
-            return Refusal(f"'{missing[0]}' of {node.op.name} is known at run time only", node)
+        reason = late_attribute(node)
+        if reason and node.op.name not in _RUN_TIME_OPERANDS:
+            return Refusal(reason, node)
         try:
             WRITERS[node.op.name](Writer(), node)
         except UnsupportedError as error:

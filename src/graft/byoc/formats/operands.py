@@ -60,6 +60,15 @@ def unbound(inputs: Iterable[Value], values: Iterable[Value]) -> str:
     return ""
 
 
+def late_attribute(node: Node) -> str:
+    """Why a node cannot be written down yet: an operand gives what could be an attribute, which is
+    then known at run time only; an empty string where all attributes are known."""
+    for position, name in node.op.alternatives:
+        if position < len(node.inputs) and node.inputs[position]:
+            return f"'{name}' of {node.op.name} is known at run time only"
+    return ""
+
+
 def inexpressible(node: Node) -> str:
     """Why a node on tensors of static shape has no tensor expression, of which a code generator
     could make a kernel; an empty string where it has one."""
