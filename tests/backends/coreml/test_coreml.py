@@ -136,6 +136,17 @@ def test_bounds_beyond_halves(bounds: tuple[float | None, float | None]) -> None
     check(build.build(build("clip", x, a_min=bounds[0], a_max=bounds[1])))
 
 
+@pytest.mark.parametrize("padding", [(0, 0), (1, 0)])
+def test_a_result_of_another_shape_is_refused(padding: tuple[int, int]) -> None:
+    """MIL has no padding of results, and its operator would leave it out."""
+    build = Builder()
+    x = build.input("x", tensor("float32", 1, 2, 4, 4))
+    weight = build.constant(np.ones((2, 3, 2, 2), np.float32))
+    options = {"strides": (2, 2), "output_padding": padding}
+    graph = build.build(build("nn.conv2d_transpose", x, weight, **options))
+    assert accepted(graph) == (padding == (0, 0))
+
+
 def test_equal_regions_have_equal_packages(models_dir: Path) -> None:
     (graph,) = examples("nn.conv2d", 1)
     first, second = (zipfile.ZipFile(BytesIO(COREML.code(graph))) for _ in range(2))

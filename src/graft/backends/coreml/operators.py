@@ -165,8 +165,10 @@ def _reduce(node: Node, x: Any) -> Call:
     return call(f"reduce_{node.op.name}", x=x, axes=list(axes), keep_dims=node.attrs.keepdims)
 
 
-_ELEMENTWISE = ("abs", "ceil", "cos", "erf", "exp", "floor", "sigmoid", "sign", "sin", "sqrt")
-_ELEMENTWISE += ("tanh", "nn.relu", "maximum", "minimum", "add", "subtract", "multiply", "divide")
+_ELEMENTWISE = (
+    *("abs", "ceil", "cos", "erf", "exp", "floor", "nn.relu", "sigmoid", "sign", "sin", "sqrt"),
+    *("tanh", "add", "subtract", "multiply", "divide", "maximum", "minimum"),
+)
 # Those whose operands but the first are constants.
 LAYERS: dict[str, Callable[..., Call]] = {
     **{f"nn.conv{form}": _conv for form in ("1d", "2d", "1d_transpose", "2d_transpose")},
