@@ -378,6 +378,8 @@ def _with_zero_point(writer: Writer, node: Node, dtype: DType) -> list[str]:
     if len(operands) < 3 or not operands[2]:
         zeros = np.zeros(extents(node.args[1]), dtype.numpy)
         operands = [*operands[:2], writer.constant(writer.name(node, "zero_point"), zeros)]
+    elif node.args[1].tensor.size != node.args[2].tensor.size:
+        raise UnsupportedError("ONNX has a zero point for each scale", node.location)
     return operands
 
 
