@@ -46,6 +46,12 @@ def target_machine(processor: Processor) -> Any:
 @cache
 def _initialize() -> None:
     """Make LLVM's targets known to it, once."""
+    # LLVM 22 miscompiles loops for Hexagon. Its pass `amode-opt` (processAddBases in
+    # HexagonOptAddrMode.cpp, since LLVM 20) rewrites `b = add(p, n)` to `b = add(a, n - m)` where
+    # `a = add(p, m)` stands further up in the loop, although `p` has moved on in between: uses that
+    # a definition reaches around the loop count as uses of the same value. It takes an offset
+    # beyond 16 bits, as rows of 32 KiB have. Without the pass, code takes as many packets.
+    llvm.set_option("graft", "-disable-hexagon-amodeopt")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 

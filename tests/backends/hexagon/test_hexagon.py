@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -80,6 +81,40 @@ def test_products_use_vectors_of_128_bytes() -> None:
     assert "loop0(" in text  # loops are the hardware's
     assert "vmemu(" in text
     assert "call " not in text
+
+
+FOLLOW = """
+define void @follow(ptr %first, i32 %count, ptr %sum) {
+entry:
+  br label %loop
+loop:
+  %here = phi ptr [ %first, %entry ], [ %next, %loop ]
+  %number = phi i32 [ 0, %entry ], [ %following, %loop ]
+  %a = getelementptr i8, ptr %here, i32 33024
+  %x = load volatile <32 x i32>, ptr %a, align 128
+  store volatile <32 x i32> %x, ptr %sum, align 128
+  %next = load volatile ptr, ptr %here
+  %b = getelementptr i8, ptr %next, i32 33152
+  %y = load volatile <32 x i32>, ptr %b, align 128
+  store volatile <32 x i32> %y, ptr %a, align 128
+  %c = getelementptr i8, ptr %next, i32 4096
+  %z = load volatile <32 x i32>, ptr %c, align 128
+  store volatile <32 x i32> %z, ptr %sum, align 128
+  %following = add i32 %number, 1
+  %is_last = icmp eq i32 %following, %count
+  br i1 %is_last, label %done, label %loop
+done:
+  ret void
+}
+"""
+
+
+def test_addresses_follow_the_pointer_that_they_are_of() -> None:
+    """LLVM's pass `amode-opt` takes %next + 33152 for %here + 33024 + 128 in this loop."""
+    machine = target_machine(processor_of(target()))
+    text = str(machine.emit_assembly(llvm.parse_assembly(FOLLOW)))
+    assert "##33024)" in text
+    assert "##33152)" in text
 
 
 def test_products_in_loop_ir() -> None:
@@ -238,6 +273,11 @@ VECTORS: dict[str, tuple[Make, list[str]]] = {
     ),
     "depthwise": (
         _layer("nn.conv2d", (1, 200, 9, 9), (200, 1, 3, 3), groups=200, **ROUND),
+        ["border", "window"],
+    ),
+    # Rows of windows that 16 bits cannot tell the distance of.
+    "far rows": (
+        _layer("nn.conv2d", (1, 64, 8, 256), (64, 1, 3, 3), groups=64, strides=(2, 2), **ROUND),
         ["border", "window"],
     ),
     "dense": (_layer("nn.dense", (5, 17), (300, 17)), ["border", "product"]),

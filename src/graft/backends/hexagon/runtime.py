@@ -45,7 +45,7 @@ def emulator_version() -> str:
 
 def version() -> str:
     """Of this backend's code, and of what links it."""
-    return f"1 (ziglang {installed_version('ziglang')})"
+    return f"2 (ziglang {installed_version('ziglang')})"
 
 
 def missing() -> str:
@@ -158,7 +158,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-@versioned(version, loads=lambda made_by: made_by.split()[0] == "1")
+@versioned(version, loads=lambda made_by: made_by.split()[0] == "2")
 def load(blob: bytes) -> Region:
     """What `graft.load` calls for a region of this backend."""
     return Region(blob)
