@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graft.loop.default_schedule import axis_names, element_count, fuse_axes, inline_stages
 from graft.loop.errors import LoopError
 from graft.loop.ir import Const, Expr, Function, Load
 from graft.loop.lower import lower
@@ -21,8 +22,6 @@ from graft.loop.schedule import (
     ComputeAt,
     Directive,
     Factor,
-    Fuse,
-    Inline,
     Parallel,
     Schedule,
     Split,
@@ -31,8 +30,7 @@ from graft.loop.schedule import (
     Unroll,
     Vectorize,
 )
-from graft.loop.stages import rewrite_stages
-from graft.loop.tensor import Reduce, Tensor, in_order
+from graft.loop.tensor import Reduce, Tensor
 from graft.loop.traverse import variables, walk_expr
 
 _THREADS = 128  # of a block that computes elements
@@ -54,19 +52,14 @@ class LoopKernel:
 
 def expression_kernel(name: str, arguments: Sequence[Tensor], result: Tensor) -> LoopKernel:
     """The kernel that computes a result from its arguments, all as they lie in memory."""
-    stages = [one for one in in_order([result]) if one.body is not None and one is not result]
-    inlined: dict[str, list[Directive]] = {
-        one.name: [Inline()] for one in stages if not isinstance(one.body, Reduce)
-    }
-    names = {one.name for one in (*arguments, result)}
-    written = rewrite_stages(in_order([result]), names, Schedule.of(inlined))
+    inlined, written = inline_stages(arguments, result)
     reductions = [one for one in written.values() if isinstance(one.body, Reduce)]
     job = _Job(name, (*arguments, result), written[result.name], reductions, inlined)
     if reductions and all(_is_along_rows(one, job.result) for one in reductions):
         return _rows(job)
     lasting = _extent(result, -1) if result.shape else 1
     for lanes in _LANES:
-        if lasting % lanes == 0 and _elements_of(result) // lanes >= _BUSY:
+        if lasting % lanes == 0 and element_count(result) // lanes >= _BUSY:
             try:
                 return _elements(job, lanes)
             except LoopError:  # a reduction that cannot be had in lanes
@@ -96,20 +89,12 @@ def _extent(tensor: Tensor, axis: int) -> int:
     return int(extent.value)
 
 
-def _axes(tensor: Tensor) -> list[str]:
-    return [axis.name.rpartition("@")[2] for axis in tensor.axes]
-
-
-def _elements_of(tensor: Tensor) -> int:
-    return math.prod(_extent(tensor, axis) for axis in range(len(tensor.shape)))
-
-
 def _elements(job: _Job, lanes: int) -> LoopKernel:
-    result, axes, directives = job.result, _axes(job.result), list[Directive]()
+    result, axes, directives = job.result, axis_names(job.result), list[Directive]()
     if lanes > 1:
         directives += [Split(axes[-1], "outer", "lane", lanes), Vectorize("lane")]
         axes[-1] = "outer"
-    fused = _fuse(axes, directives)
+    fused = fuse_axes(axes, directives)
     directives.append(Parallel(fused))
     stages: dict[str, list[Directive]] = {result.name: directives}
     for one in job.reductions:
@@ -117,17 +102,8 @@ def _elements(job: _Job, lanes: int) -> LoopKernel:
         lane = _lane_axis(one, result) if lanes > 1 else None
         if lane is not None:
             stages[one.name].append(Vectorize(lane))
-    blocks = math.ceil(_elements_of(result) / lanes / _THREADS)
+    blocks = math.ceil(element_count(result) / lanes / _THREADS)
     return job.kernel(stages, _THREADS, blocks)
-
-
-def _fuse(axes: Sequence[str], directives: list[Directive]) -> str:
-    """One loop of several neighbours; adds the directives and gives its name."""
-    fused = axes[0]
-    for number, axis in enumerate(axes[1:]):
-        directives.append(Fuse(fused, axis, f"fused{number}"))
-        fused = f"fused{number}"
-    return fused
 
 
 def _lane_axis(reduction: Tensor, result: Tensor) -> str | None:
@@ -135,7 +111,7 @@ def _lane_axis(reduction: Tensor, result: Tensor) -> str | None:
     last = result.axes[-1].name
     for part in walk_expr(result.body if isinstance(result.body, Expr) else Const(0)):
         if isinstance(part, Load) and part.buffer.name == reduction.name:
-            for axis, index in zip(_axes(reduction), part.indices, strict=True):
+            for axis, index in zip(axis_names(reduction), part.indices, strict=True):
                 if last in variables(index):
                     return axis
     return None
@@ -144,25 +120,25 @@ def _lane_axis(reduction: Tensor, result: Tensor) -> str | None:
 def _is_along_rows(reduction: Tensor, result: Tensor) -> bool:
     """Whether few long sums are asked for, each of neighbours in memory."""
     assert isinstance(reduction.body, Reduce)
-    axis, rows = reduction.body.axes[-1][0], _elements_of(reduction)
-    leading = _elements_of(result) // (_extent(result, -1) if result.shape else 1)
+    axis, rows = reduction.body.axes[-1][0], element_count(reduction)
+    leading = element_count(result) // (_extent(result, -1) if result.shape else 1)
     reads = [part for part in walk_expr(reduction.body.body) if isinstance(part, Load)]
     near = any(part.indices and part.indices[-1] == axis for part in reads)
     is_long = _reduced_extent(reduction) >= _LONG_ROW
-    return is_long and near and rows <= _MANY_ROWS and rows in (leading, _elements_of(result))
+    return is_long and near and rows <= _MANY_ROWS and rows in (leading, element_count(result))
 
 
 def _rows(job: _Job) -> LoopKernel:
-    result, axes, directives = job.result, _axes(job.result), list[Directive]()
+    result, axes, directives = job.result, axis_names(job.result), list[Directive]()
     extents = [_reduced_extent(one) for one in job.reductions]
     # A thread adds up its share one by one, then every thread the shares of all, four at a time.
     threads = min(
         _ROW_THREADS,
         key=lambda lanes: sum(n // lanes * 4 + n % lanes * 4 + lanes // 4 for n in extents),
     )
-    rows = _elements_of(job.reductions[0])
-    has_columns = rows < _elements_of(result)
-    fused = _fuse(axes[:-1] if has_columns else axes, directives)
+    rows = element_count(job.reductions[0])
+    has_columns = rows < element_count(result)
+    fused = fuse_axes(axes[:-1] if has_columns else axes, directives)
     directives.append(Parallel(fused))
     if has_columns:
         directives.append(Thread(axes[-1]))

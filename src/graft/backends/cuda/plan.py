@@ -24,17 +24,16 @@ from graft.backends.cuda.problem import CHUNK, Product, ProductSchedule
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import choose_schedule
 from graft.base.dtypes import Array, DType
+from graft.byoc.formats.buffers import Buffers, plan_offsets
 from graft.byoc.formats.storage import CHANNELS_LAST, Storage
 from graft.byoc.formats.tensors import Strided, Tensors, strided
 from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.op import Kind
 from graft.ir.types import TensorType
 from graft.llvm.gpu import loop_kernel
-from graft.loop.ir import Const, Var
 from graft.loop.print import statement_text, to_text
 from graft.loop.tensor import Tensor, placeholder
 from graft.passes.group_fusion import fusion_groups
-from graft.program.plan_memory import Lifetime, plan_arena
 
 _BY_QUERIES = (0, 2, 1, 3)  # how results of attention lie: the heads of a query side by side
 _IMAGES = ("nn.conv2d", "nn.max_pool2d", "nn.avg_pool2d", "nn.global_avg_pool2d")
@@ -94,16 +93,7 @@ class RegionPlan:
 
     def offsets(self) -> tuple[dict[str, int], int]:
         """Where buffers lie in one arena, and its size."""
-        first, last = dict[str, int](), dict[str, int]()
-        for step, launch in enumerate(self.launches):
-            for name in launch.buffers:
-                first.setdefault(name, step)
-                last[name] = step
-        names = [name for name in self.sizes if name in first]
-        arena = plan_arena([Lifetime(self.sizes[n], first[n], last[n]) for n in names])
-        offsets = {name: one[1] for name, one in zip(names, arena.offsets, strict=True)}
-        total = max((offsets[name] + self.sizes[name] for name in names), default=0)
-        return offsets, total
+        return plan_offsets(self.sizes, [launch.buffers for launch in self.launches])
 
 
 def plan_region(
@@ -162,7 +152,7 @@ def _attention_parts(node: Node) -> Iterator[Node]:
     yield made("nn.batch_matmul", (weights.output, value), "")
 
 
-class _Planner:
+class _Planner(Buffers):
     def __init__(
         self,
         graph: Graph,
@@ -170,22 +160,18 @@ class _Planner:
         choose: Callable[[Product], ProductSchedule],
         library: ProductLibrary | None,
     ) -> None:
-        self.graph, self.options, self.plan = graph, options, RegionPlan()
+        super().__init__(graph)
+        self.options = options
+        self.plan = RegionPlan(constants=self.constants, sizes=self.sizes)
         self._choose, self._library = choose, library
-        self.literals: Mapping[Value, Array] = {
-            n.output: n.attrs.value.array for n in graph.nodes if n.op.name == "constant"
-        }
-        self._places: dict[Value, tuple[str, Storage]] = {}
-        self._copies: dict[tuple[Value, Storage], str] = {}
         self._channels_last = _channels_last(graph)
         self._operands: dict[Node, Operands] = {}
         self._wanted: dict[Value, Storage] = {}
         self._elided = _moved_for_attention(graph)
         self._slices: dict[Value, tuple[Value, int]] = {}
-        self._constants: dict[str, str] = {}
         for value in graph.inputs:
             place = Storage.row_major(value.dtype, shape_of(value))
-            self._places[value] = value.name, place
+            self.places[value] = value.name, place
 
     def run(self) -> RegionPlan:
         order = {node: position for position, node in enumerate(self.graph.nodes)}
@@ -212,30 +198,20 @@ class _Planner:
 
     # Buffers and storage.
 
-    def constant(self, array: Array) -> str:
-        """The buffer of an array that is known; equal ones share it."""
-        packed = np.ascontiguousarray(array)
-        content = hashlib.sha256(packed.tobytes() + str((packed.shape, packed.dtype)).encode())
-        key = content.hexdigest()
-        if key not in self._constants:
-            self._constants[key] = f"constant{len(self._constants)}"
-            self.plan.constants[self._constants[key]] = packed
-        return self._constants[key]
-
     def located(self, value: Value, order: tuple[int, ...] | None = None) -> tuple[str, Storage]:
         """The buffer and the storage of a value, its axes in this order if there is one."""
         if order is not None:
             storage = Storage(self.located(value)[1].dtype, shape_of(value), order)
-            return self._require(value, storage), storage
-        if value in self._places:
-            return self._places[value]
+            return self.require(value, storage), storage
+        if value in self.places:
+            return self.places[value]
         array, shape = self.literals[value], shape_of(value)
         storage = Storage.row_major(value.dtype, shape)
         readers = self.graph.users.get(value, ())
         if any(one.op.name == "nn.conv2d" and one not in self._operands for one in readers):
             storage = Storage(self._stored_dtype(value), shape, (2, 3, 1, 0))
-        self._places[value] = self.constant(storage.pack(array)), storage
-        return self._places[value]
+        self.places[value] = self.constant(storage.pack(array)), storage
+        return self.places[value]
 
     def _stored_dtype(self, value: Value) -> DType:
         return self.options.dtype if value.dtype is DType.FLOAT32 else value.dtype
@@ -250,37 +226,23 @@ class _Planner:
         order = CHANNELS_LAST if value in self._channels_last else tuple(range(len(shape)))
         return Storage(self._stored_dtype(value), shape, order)
 
-    def _make(self, value: Value, storage: Storage) -> str:
+    def make(self, value: Value, storage: Storage) -> str:
         """A buffer for a value that a kernel writes, or writes a part of."""
-        if value in self._places:
-            return self._places[value][0]
+        if value in self.places:
+            return self.places[value][0]
         name = value.name
         row_major = Storage.row_major(value.dtype, storage.shape)
         if value not in self.graph.outputs or storage != row_major:
-            name = f"own{len(self.plan.sizes)}"
-            self.plan.sizes[name] = storage.nbytes
-        self._places[value] = name, storage
+            name = self.own(storage.nbytes)
+        self.places[value] = name, storage
         return name
-
-    def _require(self, value: Value, storage: Storage) -> str:
-        """The buffer of a value in some storage, copied there where it is not yet."""
-        name, now = self.located(value)
-        if now.serves(storage):
-            return name
-        if (value, storage) not in self._copies:
-            copy = f"own{len(self.plan.sizes)}"
-            self.plan.sizes[copy] = storage.nbytes
-            tensors = Tensors(self)
-            self._launch_expression(tensors, tensors.get(value), storage, copy, "copy")
-            self._copies[value, storage] = copy
-        return self._copies[value, storage]
 
     def _deliver(self, value: Value) -> None:
         """See to it that an output is where the caller wants it."""
         name, _ = self.located(value)
         if name != value.name:
             tensors, storage = Tensors(self), Storage.row_major(value.dtype, shape_of(value))
-            self._launch_expression(tensors, tensors.get(value), storage, value.name, "copy")
+            self.compute(tensors, tensors.get(value), storage, value.name)
 
     # Groups.
 
@@ -312,7 +274,7 @@ class _Planner:
         found = strided(self, nodes, value)
         if found is None or not found.is_row_major(shape_of(value)):
             return False
-        self._places[value] = found.buffer, Storage.row_major(found.dtype, shape_of(value))
+        self.places[value] = found.buffer, Storage.row_major(found.dtype, shape_of(value))
         return True
 
     def _expression(self, nodes: Sequence[Node], only: Value | None = None) -> None:
@@ -325,25 +287,17 @@ class _Planner:
             if value not in self.graph.users and value not in self.graph.outputs:
                 continue
             storage = self._storage_for(value)
-            target = self._make(value, storage)
-            self._launch_expression(tensors, tensors.get(value), storage, target, label)
+            target = self.make(value, storage)
+            self.compute(tensors, tensors.get(value), storage, target, label)
 
-    def _launch_expression(
-        self, tensors: Tensors, value: Tensor, storage: Storage, target: str, label: str
+    def run_kernel(
+        self, inputs: Sequence[Tensor], result: Tensor, buffers: tuple[str, ...], label: str
     ) -> None:
-        if 0 in storage.extents:
-            return
-        result = storage.result("result", value)
-        if not result.shape:  # loops need an axis: a scalar is a list of one
-            scalar = replace(result.buffer, extents=(Const(1),))
-            result = replace(result, buffer=scalar, axes=(Var("result@i0"),))
-        inputs = tensors.complete(result)
         kernel = expression_kernel("kernel", inputs, result)
         name = self._code(
             to_text(kernel.function) + str(kernel.threads),
             lambda name: loop_kernel(replace(kernel.function, name=name), kernel.threads),
         )
-        buffers = (*(tensors.buffers[one.name] for one in inputs), target)
         grid = (kernel.blocks, 1, 1)
         self.plan.launches.append(Launch(name, buffers, grid, kernel.threads, 0, label))
 
@@ -372,15 +326,15 @@ class _Planner:
         epilogue = epilogue_of(inputs, result, sums, schedule.lanes(product), columns)
         if epilogue is None:
             return False
-        a = self._require(*operands.a)
+        a = self.require(*operands.a)
         b = self.constant(operands.b) if isinstance(operands.b, np.ndarray) else ""
-        b = b or self._require(*operands.b)
+        b = b or self.require(*operands.b)
         described = (product, schedule, statement_text(epilogue.body), epilogue.buffers)
         name = self._code(
             str(described), lambda name: product_kernel(name, product, schedule, epilogue)
         )
         names = [tensors.buffers[buffer.name] for buffer in epilogue.buffers[:-1]]
-        buffers = (a, b, *names, self._make(whole, replace(storage, shape=shape_of(whole))))
+        buffers = (a, b, *names, self.make(whole, replace(storage, shape=shape_of(whole))))
         label = "+".join(node.op.name for node in (anchor, *rest))
         self.plan.launches.append(
             Launch(
@@ -402,10 +356,10 @@ class _Planner:
         if described is None:
             return False
         call, names = described
-        a = self._require(*operands.a)
+        a = self.require(*operands.a)
         b = self.constant(operands.b) if isinstance(operands.b, np.ndarray) else ""
-        b = b or self._require(*operands.b)
-        buffers = (a, b, *names, self._make(root.output, storage))
+        b = b or self.require(*operands.b)
+        buffers = (a, b, *names, self.make(root.output, storage))
         label = "+".join(node.op.name for node in (anchor, *rest))
         launch = Launch(library.name, buffers, label=label, product=operands.product, call=call)
         self.plan.launches.append(launch)
@@ -428,7 +382,7 @@ class _Planner:
         described = (problem, statement_text(epilogue.body), epilogue.buffers)
         name = self._code(str(described), lambda name: attention_kernel(name, problem, epilogue))
         names = [tensors.buffers[buffer.name] for buffer in epilogue.buffers[:-1]]
-        buffers = (*(one.buffer for one in places), *names, self._make(root.output, storage))
+        buffers = (*(one.buffer for one in places), *names, self.make(root.output, storage))
         label = "+".join(one.op.name for one in (node, *rest))
         launch = Launch(name, buffers, problem.grid, THREADS, problem.shared_bytes, label)
         self.plan.launches.append(launch)
@@ -451,7 +405,7 @@ class _Planner:
             self._expression(chain, value)
         storage = Storage.row_major(self.options.dtype, shape_of(value))
         steps = [math.prod(storage.shape[axis + 1 :]) for axis in range(4)]
-        return Strided(self._require(value, storage), storage.dtype, 0, tuple(steps))
+        return Strided(self.require(value, storage), storage.dtype, 0, tuple(steps))
 
     def _epilogue_tensors(self, anchor: Node, rest: Sequence[Node]) -> tuple[Tensors, Tensor]:
         """The tensors of what follows an anchor, and that of its sums."""

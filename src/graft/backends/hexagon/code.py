@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from graft.backends.hexagon.kernel import VECTOR
+from graft.backends.hexagon.hvx import VECTOR
 from graft.base.cache_folder import default_folder
 from graft.base.errors import BackendError
 from graft.llvm.codegen import compile_text

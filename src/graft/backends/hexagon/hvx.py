@@ -2,22 +2,60 @@
 
 Images are NHWC: a vector holds channels of one pixel. Products of bytes are summed in words by
 `vrmpy` (four products for each of 32 channels), and one multiplication makes codes of the sums.
+
+Vectors are always whole. Where a row is no multiple of 128 bytes, the last store of it runs over
+into what follows, which is written later; behind a buffer there is `SLACK` for that. So kernels
+write in the order of addresses, and none needs a mask.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from graft.backends.hexagon.kernel import VECTOR, WORDS, Kernel, scaled, shifted, vector
 from graft.base.dtypes import DType
-from graft.loop.build import Operand, Term, call, cast, maximum, minimum, term
-from graft.loop.ir import Buffer, Const, Function
+from graft.loop.build import Operand, Term, binary, call, cast, maximum, minimum, term
+from graft.loop.ir import BinaryKind, Buffer, Const, Function
+from graft.loop.writer import Writer, vector
 
+VECTOR = SLACK = 128  # bytes
+WORDS = 32  # of a vector
 _SUMS = 16  # vectors of sums that are kept in registers
 _MOST_PIXELS = 8  # that are computed side by side
 _UNROLLED = 16  # products of a window that are written one by one
+
+
+class Kernel(Writer):
+    """A kernel while it is written; all buffers are the region's."""
+
+    def tensor(self, name: str, dtype: DType, count: int) -> Buffer:
+        """A tensor with the slack behind it."""
+        return self.parameter(name, dtype, count + SLACK // dtype.numpy.itemsize, VECTOR)
+
+    def words(self, name: str, count: int) -> Buffer:
+        """Words in vector registers."""
+        return self.registers(name, DType.INT32, count, VECTOR)
+
+    @contextmanager
+    def vectors(self, count: int) -> Iterator[Term]:
+        """A loop over so many bytes: where each vector begins."""
+        with self.loop(-(-count // VECTOR)) as number:
+            yield number * VECTOR
+
+
+def shifted(words: Term, bits: int) -> Term:
+    """Words times a power of two, rounded downwards."""
+    kind = BinaryKind.SHIFT_LEFT if bits >= 0 else BinaryKind.SHIFT_RIGHT
+    return binary(kind, words, abs(bits)) if bits else words
+
+
+def scaled(words: Term, left: int, multiplier: Operand) -> Term:
+    """Words, shifted left, times a multiplier of 32 bits: the upper half of the product."""
+    factor = cast(DType.INT64, term(multiplier, DType.INT32))
+    product = cast(DType.INT64, shifted(words, left)) * factor
+    return cast(DType.INT32, shifted(product, -32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +77,20 @@ class Codes:
         """Words that hold the codes of what is scaled already: halves are rounded upwards."""
         nearest = shifted(words + (1 << self.right - 1), -self.right)
         return minimum(maximum(nearest + self.zero, self.low), self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand8:
+    """Codes of a tensor that is combined with others: what is subtracted, and what multiplies."""
+
+    dtype: DType
+    zero: int
+    multiplier: int = 0
+    left: int = 0
+
+    def words(self, buffer: Buffer, index: Operand) -> Term:
+        difference = cast(DType.INT32, vector(buffer, index, VECTOR)) - self.zero
+        return scaled(difference, self.left, self.multiplier) if self.left else difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +140,12 @@ def product_kernel(
     kernel = Kernel()
     padded = -(-channels // WORDS) * WORDS
     depth = math.prod(window.taps) * run
-    data = kernel.parameter("data", DType.INT32, window.elements + run)
-    weights = kernel.parameter("weights", DType.INT32, depth * padded)
-    bias, multiplier = (
-        kernel.parameter(name, DType.INT32, padded) for name in ("bias", "multiplier")
-    )
+    data = kernel.tensor("data", DType.INT32, window.elements + run)
+    weights = kernel.tensor("weights", DType.INT32, depth * padded)
+    bias, multiplier = (kernel.tensor(name, DType.INT32, padded) for name in ("bias", "multiplier"))
     finish = _Finish(kernel, window.pixels * channels, codes, added)
-    sums = kernel.registers("sums", _SUMS * WORDS)
-    words = kernel.registers("words", VECTOR)
+    sums = kernel.words("sums", _SUMS * WORDS)
+    words = kernel.words("words", VECTOR)
     most = min(columns, _MOST_PIXELS, _SUMS // min(-(-channels // WORDS), 4))
     with (
         kernel.loop(images) as image,
@@ -138,8 +188,8 @@ class _Finish:
 
     def __init__(self, kernel: Kernel, count: int, codes: Codes, added: Operand8 | None) -> None:
         self._kernel, self._codes, self._added = kernel, codes, added
-        self._other = kernel.parameter("added", added.dtype, count) if added else None
-        self._result = kernel.parameter("result", codes.dtype, count)
+        self._other = kernel.tensor("added", added.dtype, count) if added else None
+        self._result = kernel.tensor("result", codes.dtype, count)
 
     def scaled(self, sums: Term, multiplier: Operand) -> Term:
         """Words that hold codes, or what they are made of once something is added."""
@@ -165,14 +215,12 @@ def window_kernel(
     """Depthwise convolutions and pools: channels have windows of their own."""
     images, rows, columns = window.result
     kernel, taps = Kernel(), math.prod(window.taps)
-    data = kernel.parameter("data", DType.UINT8, window.elements + channels)
-    weights = kernel.parameter("weights", DType.INT8, taps * channels) if is_weighted else None
+    data = kernel.tensor("data", DType.UINT8, window.elements + channels)
+    weights = kernel.tensor("weights", DType.INT8, taps * channels) if is_weighted else None
     padded = -(-channels // VECTOR) * VECTOR
-    bias, multiplier = (
-        kernel.parameter(name, DType.INT32, padded) for name in ("bias", "multiplier")
-    )
+    bias, multiplier = (kernel.tensor(name, DType.INT32, padded) for name in ("bias", "multiplier"))
     finish = _Finish(kernel, window.pixels * channels, codes, added)
-    words = kernel.registers("words", VECTOR)
+    words = kernel.words("words", VECTOR)
     unrolled = taps <= _UNROLLED
     with kernel.loop(images) as image, kernel.loop(rows) as row, kernel.loop(columns) as column:
         pixel = (image * rows + row) * columns + column
@@ -197,20 +245,6 @@ def window_kernel(
     return kernel.function("window")
 
 
-@dataclass(frozen=True, slots=True)
-class Operand8:
-    """Codes of a tensor that is combined with others: what is subtracted, and what multiplies."""
-
-    dtype: DType
-    zero: int
-    multiplier: int = 0
-    left: int = 0
-
-    def words(self, buffer: Buffer, index: Operand) -> Term:
-        difference = cast(DType.INT32, vector(buffer, index, VECTOR)) - self.zero
-        return scaled(difference, self.left, self.multiplier) if self.left else difference
-
-
 def pointwise_kernel(
     operands: tuple[Operand8, ...], count: int, codes: Codes, multiplier: int
 ) -> Function:
@@ -218,10 +252,9 @@ def pointwise_kernel(
 
     Operands with multipliers of their own are added and rounded; others are multiplied."""
     kernel = Kernel()
-    buffers = [kernel.parameter(f"data{n}", one.dtype, count) for n, one in enumerate(operands)]
-    result = kernel.parameter("result", codes.dtype, count)
-    with kernel.loop(-(-count // VECTOR)) as number:
-        index = number * VECTOR
+    buffers = [kernel.tensor(f"data{n}", one.dtype, count) for n, one in enumerate(operands)]
+    result = kernel.tensor("result", codes.dtype, count)
+    with kernel.vectors(count) as index:
         words = [one.words(b, index) for one, b in zip(operands, buffers, strict=True)]
         total = words[0]
         for other in words[1:]:
@@ -253,21 +286,20 @@ def border_kernel(border: Border, dtype: DType, fill: int) -> Function:
     top, left, bottom, right = border.pads
     wide, kernel = border.channels, Kernel()
     row_bytes = (columns + left + right) * wide
-    data = kernel.parameter("data", dtype, math.prod(border.shape))
-    result = kernel.parameter("result", DType.UINT8, math.prod(border.extents))
+    data = kernel.tensor("data", dtype, math.prod(border.shape))
+    result = kernel.tensor("result", DType.UINT8, math.prod(border.extents))
     filled = Term(Const(fill, DType.UINT8, VECTOR))
 
     def fill_up(start: Term, count: int) -> None:
-        if count:
-            with kernel.loop(-(-count // VECTOR)) as number:
-                kernel.store(result, start + number * VECTOR, filled)
+        with kernel.vectors(count) as at:
+            kernel.store(result, start + at, filled)
 
     def copy(target: Term, source: Term, count: int) -> None:
-        with kernel.loop(-(-count // VECTOR)) as number:
-            codes = vector(data, source + number * VECTOR, VECTOR)
+        with kernel.vectors(count) as at:
+            codes = vector(data, source + at, VECTOR)
             # Signed codes are 128 above, which inverts their first bit.
             flipped = codes ^ -128 if dtype is DType.INT8 else codes
-            kernel.store(result, target + number * VECTOR, cast(DType.UINT8, flipped))
+            kernel.store(result, target + at, cast(DType.UINT8, flipped))
 
     with kernel.loop(images) as image:
         first = image * (border.extents[1] * row_bytes)
@@ -289,12 +321,11 @@ def border_kernel(border: Border, dtype: DType, fill: int) -> Function:
 def join_kernel(dtype: DType, rows: int, widths: tuple[int, ...]) -> Function:
     """Concatenates along the last axis: rows of several tensors side by side."""
     kernel, total = Kernel(), sum(widths)
-    parts = [kernel.parameter(f"data{n}", dtype, rows * one) for n, one in enumerate(widths)]
-    result = kernel.parameter("result", dtype, rows * total)
+    parts = [kernel.tensor(f"data{n}", dtype, rows * one) for n, one in enumerate(widths)]
+    result = kernel.tensor("result", dtype, rows * total)
     with kernel.loop(rows) as row:
         for number, (part, width) in enumerate(zip(parts, widths, strict=True)):
             start = row * total + sum(widths[:number])
-            with kernel.loop(-(-width // VECTOR)) as block:
-                codes = vector(part, row * width + block * VECTOR, VECTOR)
-                kernel.store(result, start + block * VECTOR, codes)
+            with kernel.vectors(width) as at:
+                kernel.store(result, start + at, vector(part, row * width + at, VECTOR))
     return kernel.function("join")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graft.backends.hexagon.hvx import (
+    VECTOR,
+    WORDS,
     Border,
     Codes,
     Operand8,
@@ -16,7 +18,6 @@ from graft.backends.hexagon.hvx import (
     product_kernel,
     window_kernel,
 )
-from graft.backends.hexagon.kernel import VECTOR, WORDS
 from graft.backends.hexagon.units import lowers, scaled_sums, storage_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError

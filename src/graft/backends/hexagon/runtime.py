@@ -95,7 +95,7 @@ class Region:
         with self._lock:
             try:
                 for offset, array in zip(self._inputs, inputs, strict=True):
-                    self._send(_WRITE, offset, np.ascontiguousarray(array).tobytes())
+                    self._command(_WRITE, offset, array.nbytes, array.tobytes())
                 self._run()
                 for offset, array in zip(self._outputs, outputs, strict=True):
                     self._command(_READ, offset, array.nbytes)
@@ -114,32 +114,25 @@ class Region:
         return sum(self.packets)
 
     def _run(self) -> None:
-        self._command(_RUN, 0, 0)
+        self._command(_RUN)
         self.packets = struct.unpack(f"<{self._steps}I", self._receive(4 * self._steps))
 
     def _start(self) -> None:
         """Start the process, which is all that has to be there, and send the constants."""
         with tempfile.TemporaryDirectory(prefix="graft-hexagon-") as folder:
-            path = Path(folder) / "region"
+            path, pipe = Path(folder) / "region", subprocess.PIPE
             path.write_bytes(self._program)
             path.chmod(0o700)
-            self._process = subprocess.Popen(
-                [emulator(), str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            self._send(_WRITE, 0, self._constants)
+            self._process = subprocess.Popen([emulator(), str(path)], stdin=pipe, stdout=pipe)
+            self._command(_WRITE, 0, len(self._constants), self._constants)
             self._command(_READ, 0, 4)  # it has begun when it answers, and the file may go
             self._receive(4)
         weakref.finalize(self, _end, self._process)
 
-    def _command(self, kind: int, offset: int, size: int) -> None:
+    def _command(self, kind: int, offset: int = 0, size: int = 0, data: bytes = b"") -> None:
+        """Send a command, and what it is to write."""
         assert self._process.stdin is not None
-        self._process.stdin.write(struct.pack("<3I", kind, offset, size))
-        self._process.stdin.flush()
-
-    def _send(self, kind: int, offset: int, data: bytes) -> None:
-        self._command(kind, offset, len(data))
-        assert self._process.stdin is not None
-        self._process.stdin.write(data)
+        self._process.stdin.write(struct.pack("<3I", kind, offset, size) + data)
         self._process.stdin.flush()
 
     def _receive(self, size: int) -> bytes:
@@ -151,11 +144,8 @@ class Region:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
-    process.kill()
-    process.wait()
+    with process:  # which closes the pipes and waits
+        process.kill()
 
 
 @versioned(version, loads=lambda made_by: made_by.split()[0] == "2")

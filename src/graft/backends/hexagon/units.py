@@ -53,11 +53,11 @@ def lower_unit(planner: Planner, unit: Unit) -> bool:
     return True
 
 
-def storage_of(value: Value, dtype: DType | None = None) -> Storage:
+def storage_of(value: Value) -> Storage:
     """How a value lies in memory: images with the channels last, others as they are."""
     shape = extents(value)
     order = CHANNELS_LAST if len(shape) == 4 else tuple(range(len(shape)))
-    return Storage(dtype or value.dtype, shape, order)
+    return Storage(value.dtype, shape, order)
 
 
 def codes_of(unit: Unit, right: int, left: int = 0) -> Codes:
@@ -95,26 +95,28 @@ def _operand(data: Coded, factor: float, right: int) -> Operand8:
 @lowers("add", "subtract", "multiply", "qnn.dequantize")
 def _pointwise(planner: Planner, unit: Unit) -> None:
     """Of tensors of one shape; an activation alone is an operator on one."""
-    name, sources, storage = unit.operator.op.name, unit.operands, storage_of(unit.result)
-    if any(extents(one.value) != storage.shape for one in sources):
+    if any(extents(one.value) != extents(unit.result) for one in unit.operands):
         raise UnsupportedError("operands are broadcast")
+    _combine(planner, unit, unit.operator.op.name, unit.operands, unit.result)
+
+
+def _combine(planner: Planner, unit: Unit, name: str, data: list[Coded], result: Value) -> None:
+    """A sum or product of tensors, or one of them alone, as codes of the unit's result."""
+    factors, multiplier = [one.step / unit.target.step for one in data], 0
     if name in ("add", "subtract"):
-        factors, multiplier = [one.step / unit.target.step for one in sources], 0
         codes = codes_of(unit, _fraction_bits(factors))
         signed = (factors[0], -factors[1] if name == "subtract" else factors[1])
-        pairs = zip(sources, signed, strict=True)
-        operands = tuple(_operand(one, factor, codes.right) for one, factor in pairs)
+        pairs = zip(data, signed, strict=True)
+        operands = [_operand(one, factor, codes.right) for one, factor in pairs]
     else:
-        factor = np.array([math.prod(one.step for one in sources) / unit.target.step])
-        codes, multipliers, _ = scaled_sums(unit, factor, 255 ** len(sources))
-        operands, multiplier = tuple(_plain(one) for one in sources), int(multipliers[0])
-    kernel = pointwise_kernel(operands, math.prod(storage.shape), codes, multiplier)
-    names = [planner.require(one.value, storage_of(one.value)) for one in sources]
-    planner.step(kernel, (*names, planner.make(unit.result, storage)))
-
-
-def _plain(data: Coded) -> Operand8:
-    return Operand8(data.value.dtype, int(data.zero.reshape(())))
+        factor = np.array([math.prod(one.step for one in data) / unit.target.step])
+        codes, multipliers, _ = scaled_sums(unit, factor, 255 ** len(data))
+        operands = [Operand8(one.value.dtype, int(one.zero.reshape(()))) for one in data]
+        multiplier = int(multipliers[0])
+    storage = storage_of(result)
+    kernel = pointwise_kernel(tuple(operands), math.prod(storage.shape), codes, multiplier)
+    names = [planner.require(one.value, storage_of(one.value)) for one in data]
+    planner.step(kernel, (*names, planner.make(result, storage)))
 
 
 @lowers(*_MOVES)
@@ -134,22 +136,17 @@ def _move(planner: Planner, unit: Unit) -> None:
     results = express_op(core.op, core.attrs, [tensors.get(one) for one in moved], types, "moved")
     if isinstance(results, Unexpressed):
         raise UnsupportedError(results.reason)
-    planner.compute(tensors, results[0], unit.result)
+    planner.write(tensors, results[0], unit.result)
 
 
 def _requantized(planner: Planner, unit: Unit, source: Coded) -> Value:
     """Codes of an operand as those of the result."""
     if source.meaning == unit.target.meaning:
         return source.value
-    storage = storage_of(source.value, unit.result.dtype)
-    factor = np.array([source.step / unit.target.step])
-    codes, multiplier, _ = scaled_sums(unit, factor, 255)
-    count = math.prod(storage.shape)
-    kernel = pointwise_kernel((_plain(source),), count, codes, int(multiplier[0]))
-    made = Value(f"{source.value.name}_moved", TensorType(storage.dtype, storage.shape))
-    name = planner.require(source.value, storage_of(source.value))
-    planner.step(kernel, (name, planner.make(made, storage)))
-    return made
+    kind = TensorType(unit.result.dtype, extents(source.value))
+    result = Value(f"{source.value.name}_moved", kind)
+    _combine(planner, unit, "multiply", [source], result)
+    return result
 
 
 def _look_up(planner: Planner, unit: Unit) -> None:
@@ -162,4 +159,4 @@ def _look_up(planner: Planner, unit: Unit) -> None:
         return read(entries, [cast(DType.INT64, read(data, indices)) - lowest])
 
     result = by_index("looked_up", extents(source.value), element)
-    planner.compute(tensors, result, unit.result)
+    planner.write(tensors, result, unit.result)

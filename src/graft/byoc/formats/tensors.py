@@ -11,12 +11,11 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
 from graft.byoc.formats.storage import Storage
 from graft.ir.graph import Node, Value
+from graft.loop.default_schedule import inline_stages
 from graft.loop.index import polynomial
 from graft.loop.ir import Binary, BinaryKind, Cast, Const, Expr, Load
 from graft.loop.ranges import Context
-from graft.loop.schedule import Inline, Schedule
 from graft.loop.simplify import simplify
-from graft.loop.stages import rewrite_stages
 from graft.loop.tensor import Reduce, Tensor, in_order
 from graft.ops.expression import Table, Unexpressed, by_index, express, number
 
@@ -94,14 +93,20 @@ class Strided:
         steps = (self.offset, *self.strides[:-1])
         return self.dtype is dtype and self.strides[-1] == 1 and not any(n % chunk for n in steps)
 
+    def order(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """The axes from the outermost one to the innermost, if nothing is in front or between."""
+        order = sorted(range(len(shape)), key=lambda axis: -self.strides[axis])
+        expected = 1
+        for axis in reversed(order):
+            if shape[axis] > 1 and self.strides[axis] != expected:
+                return None
+            expected *= shape[axis]
+        return None if self.offset else tuple(order)
+
     def is_row_major(self, shape: Sequence[int]) -> bool:
         """Whether nothing is in front, between or out of order."""
-        expected = 1
-        for extent, stride in reversed([*zip(shape, self.strides, strict=True)]):
-            if extent > 1 and stride != expected:
-                return False
-            expected *= extent
-        return self.offset == 0
+        large = [axis for axis in self.order(shape) or () if shape[axis] > 1]
+        return self.order(shape) is not None and large == sorted(large)
 
 
 def strided(planner: Located, nodes: Sequence[Node], value: Value) -> Strided | None:
@@ -111,12 +116,9 @@ def strided(planner: Located, nodes: Sequence[Node], value: Value) -> Strided | 
         tensors.add(node, f"t{position}")
     result = tensors.get(value)
     inputs = tensors.complete(result)
-    stages = [one for one in in_order([result]) if one.body is not None and one is not result]
-    if len(inputs) != 1 or any(isinstance(one.body, Reduce) for one in (*stages, result)):
+    if len(inputs) != 1 or any(isinstance(one.body, Reduce) for one in in_order([result])):
         return None
-    inlined = Schedule.of({one.name: [Inline()] for one in stages})
-    names = {inputs[0].name, result.name}
-    body = rewrite_stages(in_order([result]), names, inlined)[result.name].body
+    body = inline_stages(inputs, result)[1][result.name].body
     while isinstance(body, Cast):
         body = body.value
     if not isinstance(body, Load):
