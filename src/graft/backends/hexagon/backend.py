@@ -29,7 +29,7 @@ _UNITS = (
 _LEFT_OUT = (
     *("grid_sample", "nn.deformable_conv2d"),
     *("arange", "eye", "full", "mel_weight_matrix", "ml.label_map", "nlp.tfidf", "out_of_range"),
-    *("mixed.conv1d", "mixed.conv2d", "mixed.conv3d", "mixed.dense"),
+    *("mixed.conv1d", "mixed.conv2d", "mixed.conv3d", "mixed.dense", "mixed.block_dense"),
 )
 _MEMORY = 256 << 20  # bytes of DDR that a process of the DSP gets, code and stack aside
 _COUNTED = 20_000_000  # operations on floats up to which a region is run to be priced
