@@ -59,7 +59,7 @@ from graft.cli.bench.contenders import CONTENDERS
 from graft.cli.bench.rounds import GRAFT, Limits, Slice, summarize
 from graft.cli.bench.rounds import measure as run_rounds
 from graft.cli.report import seconds_text
-from graft.quantize.sensitivity import OutputError
+from graft.quantize.confidence import OutputError
 
 BUDGETS = {"graft-5%": 0.05, "graft-1%": 0.01}
 # By contender of Graft's, the options of `graft quantize` that make its file.

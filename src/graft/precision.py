@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -40,14 +40,16 @@ from graft.byoc.unit_times import unit_seconds
 from graft.ir.graph import Graph, Value
 from graft.ir.op import bytes_of
 from graft.quantize.calibrate import Calibration, Feeds, Statistics
+from graft.quantize.compare import Comparison, Run
 from graft.quantize.data import ConstantChannels, Data, DataWarning, Pixels, Sample, read_samples
 from graft.quantize.equalize import equalize, find_links, observed_values
-from graft.quantize.heads import head_values, measured_units, with_outputs
+from graft.quantize.heads import find_heads, measured_units, with_outputs
 from graft.quantize.insert import insert_precisions
 from graft.quantize.ranges import METHODS
 from graft.quantize.report import (
     AUTO,
     BRAIN,
+    EXACT,
     FLOAT,
     HALF,
     HALVES,
@@ -61,14 +63,13 @@ from graft.quantize.report import (
     UnitReport,
 )
 from graft.quantize.scheme import DEFAULTS, Scheme
-from graft.quantize.sensitivity import OutputError, contributions
+from graft.quantize.sensitivity import Sensitivity
 from graft.quantize.units import Unit, find_units, no_reason_for, units_in
 from graft.race import link_fastest
 from graft.runtime.regions import RegionWarning
 from graft.stages import CompileOptions, Optimized, partition_graph, place
 from graft.target.target import HOST
 
-Run = Callable[[Feeds], Sequence[Array]]
 RANDOM = "random"  # in the place of data
 # The precisions that units may have where one is asked for, the most narrow first.
 # INTEGER is whatever integers the scheme has.
@@ -80,9 +81,10 @@ CANDIDATES = {
 }
 _DRAWN = 16  # samples where data are random
 _EVERY, _MOST_HELD_OUT = 4, 64  # one of so many samples is not calibrated on, and not more
-_PROBES = 4  # samples that single units are perturbed on
+_LEAST, _LEAST_WITHIN = 2, 3  # samples: of three, errors of two say how much they differ
+_PROBES = 4  # calibrated samples that are kept: single units are perturbed on them
 _ATTEMPTS = 6
-_MARGIN = 0.9  # of the budget, aimed at after the first choice
+_MARGIN = 0.9  # of the squared budget, aimed at: units are measured on few samples
 _LEAST_SPEEDUP = 1.02  # below it, the gain may be the noise of measuring
 _FRONT = 12  # limits that the Pareto front is computed for
 
@@ -129,7 +131,8 @@ def quantize(
     refusals = (*refusals, *unused)
     trial = _Trial(optimized, options, narrow, precision, is_random, scheme, refusals)
     drawn = _drawn(optimized.graph) if is_random else None
-    trial.calibrate(drawn or read_samples(data, optimized.graph.inputs, pixels), method)
+    given = drawn or read_samples(data, optimized.graph.inputs, pixels)
+    trial.calibrate(given, method, _LEAST_WITHIN if allowed and allowed.error else _LEAST)
     return trial.all_integer(allowed) if precision in INTEGERS else trial.search(allowed)
 
 
@@ -235,15 +238,19 @@ class _Trial:
     refusals: tuple[str, ...] = ()
     held_out: list[Sample] = field(default_factory=list)
     probes: list[Sample] = field(default_factory=list)
+    units: Sequence[Unit] = ()
+    unreached: Sequence[Unit] = ()  # by any sample
     _fused: Sequence[tuple[int, int]] = ()  # units, of which a kernel computes both in float
 
-    def calibrate(self, given: Iterator[Sample], method: str) -> None:
+    def calibrate(self, given: Iterator[Sample], method: str, least: int) -> None:
         """See every sample once: most are calibrated on, and some are set aside."""
         first = list(islice(given, _PROBES))
-        if len(first) < 2:
+        if len(first) < least:
+            uses = "one is needed to calibrate on, and another one to measure the error on"
+            if len(first) >= _LEAST:
+                uses = "a budget is kept by how much errors differ from one to the next"
             raise UserError(
-                f"there are too few samples ({len(first)}): one is needed to calibrate on, and"
-                " another one to measure the error on",
+                f"there are too few samples ({len(first)}): {uses}",
                 hint="some hundred samples of what the model will see are good data",
             )
         self._equalize(first)
@@ -264,6 +271,8 @@ class _Trial:
         layers = [unit for unit in units if unit.weight is not None]
         report = partial(self._on_unit, "rounding weights", layers)
         known = calibration.statistics(method, self.scheme, report)
+        self.unreached = calibration.unreached
+        self.units = [unit for unit in self.units if unit not in self.unreached]
         self.known: Statistics = replace(known, units=tuple(self.units))
 
     def _equalize(self, first: Sequence[Sample]) -> None:
@@ -280,7 +289,7 @@ class _Trial:
             graph, self.equalized = equalize(graph, links, known, self.scheme)
             self.optimized = replace(self.plain, graph=graph)
             units = measured_units(graph, find_units(graph))
-        self.units: Sequence[Unit] = units
+        self.units = units
 
     def all_integer(self, allowed: Budget | None) -> Quantized:
         """Every layer on integers, whatever that costs, and products of data unless the host is
@@ -294,7 +303,8 @@ class _Trial:
         if allowed is not None and not candidate.quality.meets(allowed):
             raise UserError(
                 f"all in {self.precision}, the relative output error is"
-                f" {candidate.quality.error:.3g}: over the budget ({allowed})",
+                f" {candidate.quality.error:.3g}, and {candidate.quality.error_bound:.3g} cannot"
+                f" be excluded: over the budget ({allowed})",
                 hint="precision='auto' keeps in float what the budget does not allow",
             )
         units = tuple(
@@ -311,8 +321,8 @@ class _Trial:
         costs, shared = self._costs(), self._shared
         errors = [max(o.error for o in one.values()) for one in costs]
         whole = sum(error for error in errors if math.isfinite(error))
-        limit = whole if allowed is None or allowed.error is None else allowed.error**2
-        best, tried = self._candidate({}), set[tuple[str, ...]]()
+        limit = whole if allowed is None or allowed.error is None else allowed.error**2 * _MARGIN
+        best, tried, predicted = self._candidate({}), set[tuple[str, ...]](), math.inf
         if self.narrow is not self.options and self.options.accelerators:
             # accelerators in the precision, whatever the host does
             found = self._candidate({}, self.narrow)
@@ -326,7 +336,8 @@ class _Trial:
                 # Units were timed one by one, on a machine that may be busy. Where the budget has
                 # room for all of them, all together are worth a measurement.
                 choice = every
-            if not choice.changed or choice.precisions in tried:
+            gains = choice.seconds < predicted / _LEAST_SPEEDUP
+            if not choice.changed or choice.precisions in tried or not gains:
                 break
             tried.add(choice.precisions)
             self._say("measuring a choice", f"{len(choice.changed)} units in less than float32")
@@ -337,6 +348,7 @@ class _Trial:
                 costs = _corrected(costs, choice, found)
             else:
                 best = max(best, found, key=lambda one: one.speedup)
+                predicted = choice.seconds
                 limit = min(_next_limit(choice, found.quality, allowed), max(limit, whole))
         reports = self._unit_reports(costs, best, allowed)
         limits = np.geomspace(max(whole, 1e-12) * 1e-4, max(whole, 1e-12) * 1.01, _FRONT)
@@ -379,12 +391,14 @@ class _Trial:
         return lambda feeds: session.run(None, feeds)
 
     def _run_float(self) -> None:
-        """Compile the float program, and keep its results on the samples set aside."""
+        """Compile the float program, and keep its results on samples."""
         self._say("compiling in float")
         self._float = self._linked(self.plain, self.options)
-        self.heads = head_values(self.graph, self.units)
-        run = self._compared(self.plain.graph, self._float)
-        self._exact = [run(one) for one in self.held_out]
+        heads = find_heads(self.graph, self.units)
+        run = self._runner(self.plain.graph, self._float)
+        if heads.values:
+            run = self._compiled(heads.observed(self.plain.graph))
+        self._comparison = Comparison.measured(heads, run, self.held_out, self.probes)
 
     def _linked(self, optimized: Optimized, options: CompileOptions) -> Executable:
         """A graph as it would run, on whatever backends are asked for."""
@@ -397,12 +411,11 @@ class _Trial:
         inputs = _in_order(self.graph, self.held_out[0])
         if not precisions and options is None:
             seconds = race({"float": partial(self._float, inputs)})["float"]
-            exact = Quality(0.0, 1.0)
-            return _Candidate({}, self.plain, self.options, exact, seconds, seconds)
+            return _Candidate({}, self.plain, self.options, EXACT, seconds, seconds)
         graph = insert_precisions(self.graph, precisions, self.known)
         optimized, options = replace(self.optimized, graph=graph), options or self.narrow
         program = self._linked(optimized, options)
-        quality = self._quality(self._compared(graph, program))
+        quality = self._comparison.quality(self._compared(graph, program))
         runs = {"float": self._float, "mixed": program}
         times = race({name: partial(run, inputs) for name, run in runs.items()})
         took = times["mixed"], times["float"]
@@ -410,22 +423,15 @@ class _Trial:
 
     def _compared(self, graph: Graph, program: Executable) -> Run:
         """What of a graph is compared with float: its outputs as the program has them, or heads."""
-        if not self.heads:
-            return lambda sample: program(_in_order(self.graph, sample))
-        run: Run = self._compiled(with_outputs(graph, self.heads))
+        heads = self._comparison.heads
+        if not heads.values:
+            return self._runner(graph, program)
+        run: Run = self._compiled(heads.compared(graph))
         return run
 
-    def _quality(self, run: Run) -> Quality:
-        error, same, rows = OutputError(), 0, 0
-        for sample, exact in zip(self.held_out, self._exact, strict=True):
-            found = run(sample)
-            error.add(exact, found)
-            pairs = () if self.heads else zip(exact, found, strict=True)
-            ranked = next((p for p in pairs if _is_ranking(*p)), None)
-            if ranked is not None:
-                one, two = (np.argmax(array, axis=-1) for array in ranked)
-                same, rows = same + int((one == two).sum()), rows + one.size
-        return Quality(error.relative, same / rows if rows else None)
+    @staticmethod
+    def _runner(graph: Graph, program: Executable) -> Run:
+        return lambda sample: program(_in_order(graph, sample))
 
     def _costs(self) -> list[UnitCosts]:
         """Time and error of every unit in every precision that it may have."""
@@ -434,26 +440,32 @@ class _Trial:
         floats = host.time_groups(self.graph, inputs)
         seconds, self._fused = unit_seconds(self.graph, self.units, floats)
         costs = [{FLOAT: UnitOption(own)} for own in seconds]
-        for kind in CANDIDATES[self.precision]:
-            units = units_in(self.units, kind)
-            if not units:
-                continue
+        kinds = [kind for kind in CANDIDATES[self.precision] if units_in(self.units, kind)]
+        errors = self._sensitivity(kinds)
+        for kind in kinds:
             self._say(f"timing units in {kind}")
-            whole = insert_precisions(self.graph, dict.fromkeys(units, kind), self.known)
+            narrow_units = dict.fromkeys(units_in(self.units, kind), kind)
+            whole = insert_precisions(self.graph, narrow_units, self.known)
             narrow, _ = unit_seconds(self.graph, self.units, host.time_groups(whole, inputs))
-            self._say(f"compiling for sensitivity in {kind}")
-            report = partial(self._on_unit, "perturbing units", units)
-            measured = with_outputs(self.graph, self.heads)
-            given = (measured, self.known, self._compiled, self.probes, report, kind)
-            errors = contributions(*given)
             for unit, own, after in zip(self.units, costs, narrow, strict=True):
-                if unit in errors:
+                if unit in errors[kind]:
                     before = own[FLOAT].seconds
                     # What is not timed apart, being fused with something else, is no reason for or
                     # against.
                     known = after if before and after else before
-                    own[kind] = UnitOption(known, errors[unit])
+                    own[kind] = UnitOption(known, errors[kind][unit])
         return [*costs]
+
+    def _sensitivity(self, kinds: Sequence[str]) -> Mapping[str, Mapping[Unit, float]]:
+        """By precision, what each unit adds to the error of the outputs."""
+        if not kinds:
+            return {}
+        self._say("compiling for sensitivity")
+        report = partial(self._on_unit, "perturbing units", units_in(self.units, kinds[0]))
+        graph = self._comparison.heads.compared(self.graph)
+        given = [sample.feeds for sample in self._comparison.probes]
+        measured = Sensitivity(graph, self.known, self._compiled, given, report)
+        return measured.contributions(kinds)
 
     def _on_unit(self, stage: str, units: Sequence[Unit], position: int) -> None:
         name = units[position].name
@@ -510,8 +522,9 @@ class _Trial:
     def _finished(
         self, best: _Candidate, units: tuple[UnitReport, ...], allowed: Budget | None
     ) -> Quantized:
+        unreached = (_reported(unit, FLOAT, "no sample reached it") for unit in self.unreached)
         report = Report(
-            units,
+            (*units, *unreached),
             self.calibrated,
             len(self.held_out),
             best.quality,
@@ -528,11 +541,6 @@ class _Trial:
 
 def _in_order(graph: Graph, sample: Feeds) -> list[Array]:
     return [sample[value.name] for value in graph.inputs]
-
-
-def _is_ranking(exact: Array, found: Array) -> bool:
-    is_float = np.issubdtype(exact.dtype, np.floating)
-    return is_float and exact.ndim > 0 and exact.shape == found.shape and exact.shape[-1] > 1
 
 
 def _corrected(costs: Sequence[UnitCosts], choice: Choice, found: _Candidate) -> list[UnitCosts]:
@@ -552,9 +560,9 @@ def _corrected(costs: Sequence[UnitCosts], choice: Choice, found: _Candidate) ->
 
 def _next_limit(choice: Choice, quality: Quality, allowed: Budget | None) -> float:
     """The limit on the predicted error with which the measured one would use the budget up."""
-    if allowed is None or allowed.error is None or not math.isfinite(quality.error):
+    if allowed is None or allowed.error is None or not math.isfinite(quality.error_bound):
         return math.inf if quality.meets(allowed) else choice.error / 2
-    ratio = (allowed.error / max(quality.error, 1e-12)) ** 2
+    ratio = (allowed.error / max(quality.error_bound, 1e-12)) ** 2
     return choice.error * min(ratio, 16.0) * _MARGIN
 
 

@@ -13,11 +13,11 @@ from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.verify import verify
 from graft.quantize.calibrate import Calibration, Feeds
+from graft.quantize.confidence import OutputError
 from graft.quantize.equalize import equalize, find_links, observed_values
 from graft.quantize.heads import with_outputs
 from graft.quantize.insert import insert_quantization
 from graft.quantize.scheme import BYTES
-from graft.quantize.sensitivity import OutputError
 from graft.quantize.units import find_units
 
 

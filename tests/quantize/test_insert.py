@@ -22,10 +22,10 @@ from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.ir.verify import verify
 from graft.quantize.calibrate import Calibration, Feeds, Statistics
+from graft.quantize.confidence import OutputError
 from graft.quantize.insert import insert_quantization
 from graft.quantize.ranges import METHODS
 from graft.quantize.scheme import Scheme
-from graft.quantize.sensitivity import SWITCHES, OutputError, contributions, switched
 from graft.quantize.units import constants_of, find_units, quantized_values, scale_classes
 
 ANY = pytest.mark.parametrize("name", NETWORKS)
@@ -160,25 +160,6 @@ def test_schemes(name: str, scheme: Scheme, largest: float) -> None:
 def test_nothing_chosen_changes_nothing(name: str) -> None:
     one = case(name)
     assert insert_quantization(one.graph, [], one.known).nodes == one.graph.nodes
-
-
-@pytest.mark.parametrize("name", ["residual", "perceptron", "transformer"])
-def test_each_unit_alone(name: str) -> None:
-    """What is perturbed by the switch is about what quantising the unit alone gives."""
-    one, given = case(name), samples(case(name).graph, 4, seed=99)
-    errors = contributions(one.graph, one.known, compiled, given, lambda _: None)
-    assert len(errors) == len(one.known.units)
-    for unit, error in (*errors.items(),)[::2]:
-        alone = compiled(insert_quantization(one.graph, [unit], one.known))
-        assert 0 < 0.2 * error <= relative_error(one.run, alone, given) ** 2 <= 5 * error
-
-
-def test_without_switches_it_is_the_float_network() -> None:
-    one = case("residual")
-    (sample,) = samples(one.graph, 1)
-    off = {**sample, SWITCHES: np.zeros(len(one.known.units), bool)}
-    both = compiled(switched(one.graph, one.known))
-    np.testing.assert_allclose(both(off)[0], one.run(sample)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_sum_belongs_to_the_later_layer() -> None:

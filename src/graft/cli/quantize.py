@@ -136,7 +136,7 @@ def execute(options: argparse.Namespace) -> int:
             Pixels(options.mean or (0.0,), options.std or (1.0,)),
         )
         if options.output is not None and options.output.suffix == ONNX:
-            onnx.save(to_onnx(result.optimized.graph), options.output)
+            onnx.save(to_onnx(result.optimized.graph, whole=True), options.output)
         elif options.output is not None:
             asked = {"threads": options.threads, "deadline": options.deadline, "report": tell}
             module = compile(result.optimized, target, isolation=options.isolation, **asked)

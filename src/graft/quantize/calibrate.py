@@ -87,6 +87,11 @@ class Calibration:
                 node.location if node else None,
             ) from None
 
+    @property
+    def unreached(self) -> tuple[Unit, ...]:
+        """The layers that had no row of data in any sample, of which nothing is known."""
+        return tuple(unit for unit in self._layers if not self._moments[unit.anchor].rows)
+
     def statistics(
         self,
         method: str,

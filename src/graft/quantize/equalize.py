@@ -155,7 +155,10 @@ def _held(link: Link, known: Mapping[Value, Sequence[Array]]) -> Channels:
         channels_of(data, channel_axis(unit.anchor))
         for unit in link.readers
         for data in known[unit.operands[0]]
+        if data.size
     ]
+    if not parts:
+        return Channels(np.zeros(0), np.zeros(0))
     peak = np.max([one.peak for one in parts], axis=0)
     return Channels(peak, np.mean([one.power for one in parts], axis=0))
 

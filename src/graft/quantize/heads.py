@@ -1,44 +1,62 @@
 """Where errors are measured: at the outputs, or before them where outputs cannot be compared.
 
 Detectors sort and choose boxes, so that the least change may give another number of them in another
-order. What is compared there are the heads: what the last units make before data decide on extents.
+order. What is compared there are the heads: what units make that an output or a decision, integers
+or truth values computed from floats, is made of. What is computed from heads alone, such as boxes
+that were chosen, all programs get from the float one: so units that read these are compared, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from graft.base.dims import UNKNOWN
 from graft.ir.builder import Builder
-from graft.ir.graph import Graph, Value
-from graft.ir.types import TensorType, symbols_in
+from graft.ir.graph import Graph, Node, Value, make_node
+from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.quantize.units import Unit
 
 
-def head_values(graph: Graph, units: Sequence[Unit]) -> tuple[Value, ...]:
-    """The values to be compared: none where the outputs themselves can be."""
+@dataclass(frozen=True)
+class Heads:
+    """The values to be compared, none where the outputs themselves can be, and what some of them
+    read that is computed from others alone."""
+
+    values: tuple[Value, ...] = ()
+    chosen: tuple[Value, ...] = ()
+
+    def compared(self, graph: Graph) -> Graph:
+        """The graph with heads as its outputs and what was chosen as further inputs."""
+        return with_outputs(_with_inputs(graph, self.chosen), self.values)
+
+    def observed(self, graph: Graph) -> Graph:
+        """The graph with heads and what is chosen by them as its outputs."""
+        return with_outputs(graph, (*self.values, *self.chosen))
+
+
+def find_heads(graph: Graph, units: Sequence[Unit]) -> Heads:
+    """The heads of a graph."""
     if all(_is_sized(graph, value) for value in graph.outputs):
-        return ()
-    sized = [unit for unit in units if _is_sized(graph, unit.output)]
-    made = {unit.output for unit in sized}
-    heads = [unit.output for unit in sized if not _reaches(graph, unit.output, made)]
-    return tuple(heads)
+        return Heads()
+    measured = measured_units(graph, units)
+    inside = {node for unit in measured for node in unit.nodes}
+    heads = [unit.output for unit in measured if _is_head(graph, unit.output, inside)]
+    result = Heads(tuple(heads), _chosen_between(graph, heads, inside))
+    return replace(result, chosen=(*_size_givers(graph, result), *result.chosen))
 
 
 def measured_units(graph: Graph, units: Sequence[Unit]) -> tuple[Unit, ...]:
-    """The units whose errors can be measured: all of them, or those that heads depend on."""
-    heads = head_values(graph, units)
-    if not heads:
+    """The units whose errors can be measured: all but those behind floats of which data decide how
+    many there are."""
+    if all(_is_sized(graph, value) for value in graph.outputs):
         return tuple(units)
-    needed, waiting = set[Value](), [*heads]
-    while waiting:
-        value = waiting.pop()
-        if value not in needed:
-            needed.add(value)
-            node = graph.producers.get(value)
-            waiting += () if node is None else node.args
-    return tuple(unit for unit in units if unit.output in needed)
+    behind: set[Value] = set()
+    for node in graph.nodes:
+        if any(value in behind for value in node.args) or _chooses_floats(node):
+            behind.update(node.outputs)
+    return tuple(unit for unit in units if unit.output not in behind)
 
 
 def with_outputs(graph: Graph, values: Sequence[Value]) -> Graph:
@@ -52,6 +70,28 @@ def with_outputs(graph: Graph, values: Sequence[Value]) -> Graph:
     return eliminate_dead_code(builder.build(*values))
 
 
+def _with_inputs(graph: Graph, values: Sequence[Value]) -> Graph:
+    """The graph with some of its values as further inputs instead of results."""
+    if not values:
+        return graph
+    builder = Builder(graph.name)
+    builder.names.reserve(*(value.name for value in graph.values))
+    builder.adopt_inputs((*graph.inputs, *values))
+    given = set(values)
+    for node in graph.nodes:
+        left = [value for value in node.outputs if value not in given]
+        if len(left) == len(node.outputs):
+            builder.append(node)
+        elif left and node.op.name == "topk":  # what is chosen follows from where it is
+            operands = node.args[0], node.outputs[1]
+            builder.append(make_node("gather", operands, left, axis=node.attrs.axis))
+        elif left:
+            unread = {v: Value(builder.names(v.name), v.type) for v in given & {*node.outputs}}
+            outputs = tuple(unread.get(value, value) for value in node.outputs)
+            builder.append(replace(node, outputs=outputs))
+    return builder.build(*graph.outputs, names=graph.output_names)
+
+
 def _is_sized(graph: Graph, value: Value) -> bool:
     """Whether inputs alone decide on the extents of a value."""
     if not isinstance(value.type, TensorType) or value.tensor.shape is None:
@@ -60,15 +100,88 @@ def _is_sized(graph: Graph, value: Value) -> bool:
     return UNKNOWN not in value.tensor.shape and symbols_in(value.type) <= known
 
 
-def _reaches(graph: Graph, start: Value, goals: set[Value]) -> bool:
-    """Whether another one of some values is computed from a value."""
+def _is_head(graph: Graph, start: Value, inside: set[Node]) -> bool:
+    """Whether an output or a decision is computed from a value, and that by no other unit."""
+    outputs = set(graph.outputs)
     seen, waiting = {start}, [start]
     while waiting:
-        for node in graph.users.get(waiting.pop(), ()):
-            for value in node.outputs:
-                if value in goals and value is not start:
-                    return True
-                if value not in seen:
-                    seen.add(value)
-                    waiting.append(value)
+        value = waiting.pop()
+        if value in outputs:
+            return True
+        for node in graph.users.get(value, ()):
+            if node in inside:
+                continue
+            if _chooses_floats(node) or any(_decisions(node)):
+                return True
+            fresh = [one for one in node.outputs if one not in seen]
+            seen.update(fresh)
+            waiting += fresh
     return False
+
+
+def _chosen_between(graph: Graph, heads: Sequence[Value], inside: set[Node]) -> tuple[Value, ...]:
+    """What is computed from heads alone, by no unit, and is read together with other values on the
+    way to another head; first to last. What integers alone make of that is computed again."""
+    of_units, of_heads = set[Value](), set(heads)
+    for node in graph.nodes:
+        read = [value for value in node.args if value in of_units]
+        if node in inside or read:
+            of_units.update(node.outputs)
+            if node not in inside and all(value in of_heads for value in read):
+                of_heads.update(node.outputs)
+    between = of_heads.difference(heads)
+    found, seen, waiting = set[Value](), set[Value](), [*heads]
+    while waiting:
+        producer = graph.producers.get(waiting.pop())
+        for value in () if producer is None else producer.args:
+            if value in between and _reads_floats(graph.producers[value]):
+                found.add(value)
+            elif value not in seen:
+                seen.add(value)
+                waiting.append(value)
+    return tuple(v for node in graph.nodes for v in node.outputs if v in found)
+
+
+def _size_givers(graph: Graph, heads: Heads) -> tuple[Value, ...]:
+    """Values that give the symbols a number which extents of compared values are made of, and which
+    nothing that is left gives one."""
+    left = heads.compared(graph).values
+    used = frozenset[str]().union(*(symbols_in(value.type) for value in left))
+    missing = used.difference(*(bound_symbols(value.type) for value in left))
+    givers: dict[str, Value] = {}
+    for value in graph.values:
+        for name in bound_symbols(value.type) & missing:
+            givers.setdefault(name, value)
+    return tuple(dict.fromkeys(givers.values()))
+
+
+def _decisions(node: Node) -> Iterator[Value]:
+    """The integers and truth values that a node computes from floats; codes of floats are none."""
+    if node.op.name.startswith("qnn.") or not _reads_floats(node):
+        return
+    for value in node.outputs:
+        if isinstance(value.type, TensorType) and not value.dtype.is_float:
+            yield value
+
+
+def _reads_floats(node: Node) -> bool:
+    """Whether floats decide on what a node gives, not their extents."""
+    constants = node.op.name in ("shape_of", "full")
+    return not constants and any(map(_is_float, node.args))
+
+
+def _chooses_floats(node: Node) -> bool:
+    """Whether a node decides by floats how many floats it gives."""
+    may_choose = node.op.name == "unique" or any(True for _ in node.graphs())
+    if not may_choose or not any(map(_is_float, node.args)):
+        return False
+    known = frozenset[str]().union(*(symbols_in(value.type) for value in node.args))
+    return any(
+        _is_float(value)
+        and (UNKNOWN in (value.shape or (UNKNOWN,)) or not symbols_in(value.type) <= known)
+        for value in node.outputs
+    )
+
+
+def _is_float(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.dtype.is_float

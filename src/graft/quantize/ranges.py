@@ -17,6 +17,7 @@ from graft.base.errors import UserError
 from graft.quantize.scheme import BYTES, Scheme
 
 _HALF = 4096  # bins on either side of zero
+_MOST_COUNTED = 1 << 19  # of the elements of an array, evenly spread; more change no range
 _COARSE = 8  # bins as one for the entropy: with few values in each, chance would decide
 _OUTLIERS = 1e-4  # the share of values that the percentile method leaves outside
 _LEAST_EXPONENT = -100  # of the bins' reach: a float32 holds the reciprocal of their width
@@ -72,6 +73,7 @@ class Histogram:
         self.low, self.high = min(self.low, low), max(self.high, high)
         self._widen(max(-low, high))
         if self.limit:
+            flat = flat[:: max(1, flat.size // _MOST_COUNTED)]
             bins = (flat * np.float32(_HALF / self.limit) + np.float32(_HALF)).astype(np.int32)
             np.minimum(bins, 2 * _HALF - 1, out=bins)
             self.counts += np.bincount(bins, minlength=2 * _HALF)

@@ -55,18 +55,28 @@ class Budget:
 class Quality:
     """How results on samples that were not calibrated on compare with the float program's.
 
-    `agreement` is the share of rows whose largest element is the same; None without such rows."""
+    `agreement` is the share of rows whose largest element is the same; None without such rows. Each
+    has a bound that data like these samples keep with the confidence of `confidence.py`."""
 
     error: float
+    error_bound: float
     agreement: float | None = None
+    agreement_bound: float | None = None
 
     def meets(self, budget: Budget | None) -> bool:
+        """Whether unseen data are within the budget. Rows that all agree are, too, where they are
+        too few to prove it: hundreds are needed for 99 %."""
         if budget is None:
             return math.isfinite(self.error)
         if budget.error is not None:
-            return self.error <= budget.error
+            return self.error_bound <= budget.error
+        if self.agreement is None or self.agreement_bound is None:
+            return False
         assert budget.agreement is not None
-        return self.agreement is not None and self.agreement >= budget.agreement
+        return self.agreement == 1 or self.agreement_bound >= budget.agreement
+
+
+EXACT = Quality(0.0, 0.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +117,7 @@ class Report:
     random: bool = False
     equalized: int = 0  # values whose channels were scaled against each other
     refusals: tuple[str, ...] = ()  # targets that do not compute in what was asked for, and why
-    warnings: tuple[str, ...] = ()  # of the data
+    warnings: tuple[str, ...] = ()  # of the data, and of what their number allows
 
     def count(self, precision: str) -> int:
         """How many units have a precision."""

@@ -6,8 +6,7 @@ refused by it, is refused by `why_not`, which a backend's `supports` can hand on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 from onnx import helper
@@ -15,8 +14,8 @@ from onnx import helper
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Backend, Match, PatternTable
-from graft.byoc.formats import onnx_attention, onnx_operators
-from graft.byoc.formats.onnx_writer import OPSET, WRITERS, Writer, onnx_dtype
+from graft.byoc.formats import onnx_attention, onnx_operators, onnx_whole
+from graft.byoc.formats.onnx_writer import MODEL_WRITERS, OPSET, WRITERS, Write, Writer, described
 from graft.byoc.formats.operands import late_attribute, unbound, unfit
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
@@ -24,7 +23,7 @@ from graft.ops import OPS
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
 
-FAMILIES = (onnx_operators, onnx_attention)  # importing them fills the table
+FAMILIES = (onnx_operators, onnx_attention, onnx_whole)  # importing them fills the table
 _IR_VERSION = 9
 # What is quantised to these takes the next opset, in which nothing else that is written differs.
 _NEWER = (DType.INT16, DType.UINT16, DType.INT4, DType.UINT4)
@@ -68,41 +67,38 @@ class OnnxBackend(Backend):
         return bytes(model.SerializeToString())
 
 
-def why_not(nodes: Iterable[Node]) -> Refusal | None:
-    """Why nodes cannot be written as ONNX, or None where they can."""
+def why_not(nodes: Iterable[Node], whole: bool = False) -> Refusal | None:
+    """Why nodes cannot be written as ONNX, in a region or in a whole model, or None where they
+    can."""
+    table = _table(whole)
     for node in nodes:
         if node.op.name == "constant":
             continue
-        if node.op.name not in WRITERS:
+        if node.op.name not in table:
             return Refusal(f"{node.op.name} has no ONNX form here", node)
         reason = late_attribute(node)
-        if reason and node.op.name not in _RUN_TIME_OPERANDS:
+        has_operands = node.op.name in _RUN_TIME_OPERANDS
+        if reason and not has_operands and not (whole and node.op.name in MODEL_WRITERS):
             return Refusal(reason, node)
         try:
-            WRITERS[node.op.name](Writer(), node)
+            table[node.op.name](Writer(table), node)
         except UnsupportedError as error:
             return Refusal(error.message, node)
     return None
 
 
-_RUN_TIME_OPERANDS = ("clip",)
+def _table(whole: bool) -> Mapping[str, Write]:
+    return {**WRITERS, **MODEL_WRITERS} if whole else WRITERS
 
 
-def to_onnx(region: Graph) -> onnx.ModelProto:
+def to_onnx(region: Graph, whole: bool = False) -> onnx.ModelProto:
     """A region, or a whole graph, as a model whose inputs and outputs have its names and order."""
-    refusal = why_not(region.nodes)
+    refusal = why_not(region.nodes, whole)
     if refusal is not None:
         raise UnsupportedError(refusal.reason, refusal.node.location if refusal.node else None)
     values = [value for node in region.nodes for value in node.outputs]
-    writer = Writer({value.name for value in (*region.inputs, *values)})
-    layers = _biased_layers(region)
-    delayed = set(layers.values())
-    for node in region.nodes:
-        if node.op.name == "constant":
-            writer.constant(node.output.name, node.attrs.value.array)
-        elif node not in delayed:
-            whole = _with_bias(layers[node], node) if node in layers else node
-            WRITERS[whole.op.name](writer, whole)
+    writer = Writer(_table(whole), {value.name for value in (*region.inputs, *values)})
+    writer.write(region)
     outputs = [
         _returned(writer, value, name)
         for value, name in zip(region.outputs, region.output_names, strict=True)
@@ -110,7 +106,7 @@ def to_onnx(region: Graph) -> onnx.ModelProto:
     graph = helper.make_graph(
         writer.nodes,
         region.name or "region",
-        [_described(value) for value in region.inputs],
+        [described(value) for value in region.inputs],
         outputs,
         writer.constants,
     )
@@ -120,46 +116,11 @@ def to_onnx(region: Graph) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=imports, ir_version=version)
 
 
-def _biased_layers(region: Graph) -> dict[Node, Node]:
-    """By bias, the layer before it that ONNX has one operator for both with: peers run quantised
-    layers on integers in that form alone."""
-    result: dict[Node, Node] = {}
-    for node in region.nodes:
-        layer = region.producers.get(node.args[0]) if node.op.name == "nn.bias_add" else None
-        if layer is None or layer.op.name not in _BIASED:
-            continue
-        rank = node.output.tensor.rank or 0
-        has_form = layer.op.name != "nn.dense" or rank == 2
-        alone = len(region.users[layer.output]) == 1 and layer.output not in region.outputs
-        if has_form and alone and node.attrs.axis % max(rank, 1) == 1:
-            result[node] = layer
-    return result
-
-
-_BIASED = ("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.dense")
-
-
-def _with_bias(layer: Node, bias: Node) -> Node:
-    """A layer with a third operand, which only writers understand."""
-    return replace(layer, inputs=(*layer.inputs, bias.args[1]), outputs=bias.outputs)
-
-
 def _returned(writer: Writer, value: Value, name: str) -> onnx.ValueInfoProto:
     """An output under the name that callers know it by."""
     if name == value.name:
-        return _described(value)
+        return described(value)
     if name in writer.used_names:
         raise UnsupportedError(f"both an output and another value have the name '{name}'")
     writer.emit("Identity", [value.name], [name])
-    return _described(Value(name, value.type))
-
-
-def _described(value: Value) -> onnx.ValueInfoProto:
-    type_ = value.type
-    if not isinstance(type_, TensorType):
-        raise UnsupportedError(f"%{value.name} is {type_}, and regions exchange tensors")
-    kind = onnx_dtype(type_.dtype)
-    shape = None
-    if type_.shape is not None:
-        shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]
-    return helper.make_tensor_value_info(value.name, kind, shape)
+    return described(Value(name, value.type))

@@ -200,7 +200,7 @@ def _reduce(writer: Writer, node: Node) -> None:
 
 
 @writes("reshape", "squeeze", "expand_dims")
-def _reshape(writer: Writer, node: Node) -> None:
+def reshape_to_type(writer: Writer, node: Node) -> None:
     target_shape = writer.integers(node, "shape", _target_shape(node))
     literal = int(node.output.tensor.is_static)  # else 0 stands for the operand's extent
     writer.emit(
@@ -253,7 +253,9 @@ def _concatenate(writer: Writer, node: Node) -> None:
 @writes("split")
 def _split(writer: Writer, node: Node) -> None:
     axis = node.attrs.axis
-    sizes = [extents(value)[axis] for value in node.outputs]
+    sizes = [(value.tensor.shape or ())[axis] for value in node.outputs]
+    if not all(isinstance(size, int) for size in sizes):
+        raise UnsupportedError("sizes of parts are known at run time only", node.location)
     inputs = [node.args[0].name, writer.integers(node, "sizes", sizes)]
     writer.emit("Split", inputs, names(node.outputs), axis=axis)
 

@@ -1,35 +1,43 @@
-"""Writes ONNX graphs node by node; the table says which operator is written how."""
+"""Writes ONNX graphs node by node; tables say which operator is written how: `WRITERS` in regions
+and models alike, `MODEL_WRITERS` in whole models, which also have operators that data decide in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from graft.base.dims import UNKNOWN, AnyDim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
 from graft.frontends.onnx import lower  # noqa: F401  (fills the table of forms)
 from graft.frontends.onnx.registry import FORMS, OnnxForm
-from graft.ir.graph import Node, Value
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.types import TensorType
 
 OPSET = 20
 
 
 @dataclass
 class Writer:
-    """The ONNX graph being written; `taken` are names that values of the region have."""
+    """The ONNX graph being written, with the table that its operators are in; `used_names` are
+    names that values have already."""
 
+    table: Mapping[str, Write]
     used_names: set[str] = field(default_factory=set)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
     def name(self, node: Node, what: str) -> str:
         """A name for something that the region's graph has not, and that no value has."""
-        name = f"{node.output.name}.{what}"
+        return self.fresh(f"{node.outputs[0].name}.{what}")
+
+    def fresh(self, name: str) -> str:
+        """A name like this one that no value has."""
         while name in self.used_names:
             name += "_"
         self.used_names.add(name)
@@ -48,11 +56,22 @@ class Writer:
     def integers(self, node: Node, name: str, values: Iterable[int]) -> str:
         return self.constant(self.name(node, name), np.array(list(values), np.int64))
 
+    def write(self, graph: Graph) -> None:
+        """Add the nodes of a graph."""
+        layers = _biased_layers(graph)
+        delayed = set(layers.values())
+        for node in graph.nodes:
+            if node.op.name == "constant":
+                self.constant(node.output.name, node.attrs.value.array)
+            elif node not in delayed:
+                whole = _with_bias(layers[node], node) if node in layers else node
+                self.table[whole.op.name](self, whole)
+
 
 Write = Callable[[Writer, Node], None]
 
 
-def _write_form(form: OnnxForm) -> Write:
+def write_form(form: OnnxForm) -> Write:
     """Write an operator that ONNX has as it is."""
 
     def write(writer: Writer, node: Node) -> None:
@@ -63,12 +82,15 @@ def _write_form(form: OnnxForm) -> Write:
 
 
 # What the frontend lowers one to one is written the same way; decorators add the others.
-WRITERS: dict[str, Write] = {name: _write_form(FORMS.get(name)) for name in FORMS}
+WRITERS: dict[str, Write] = {name: write_form(FORMS.get(name)) for name in FORMS}
 
 
-def writes(*names: str) -> Callable[[Write], Write]:
+MODEL_WRITERS: dict[str, Write] = {}  # beside those, or instead of them
+
+
+def writes(*names: str, table: dict[str, Write] = WRITERS) -> Callable[[Write], Write]:
     def register(write: Write) -> Write:
-        WRITERS.update(dict.fromkeys(names, write))
+        table.update(dict.fromkeys(names, write))
         return write
 
     return register
@@ -90,3 +112,43 @@ def extents(value: Value) -> list[int]:
     if shape is None or not all(isinstance(extent, int) for extent in shape):
         raise UnsupportedError(f"%{value.name} has no static shape")
     return [extent for extent in shape if isinstance(extent, int)]
+
+
+def described(value: Value) -> onnx.ValueInfoProto:
+    """A value's name and type."""
+    type_ = value.type
+    if not isinstance(type_, TensorType):
+        raise UnsupportedError(f"%{value.name} is {type_}, and regions exchange tensors")
+    kind = onnx_dtype(type_.dtype)
+    shape = None
+    if type_.shape is not None:
+        shape = [dim if isinstance(dim, int) else _dim_text(dim) for dim in type_.shape]
+    return helper.make_tensor_value_info(value.name, kind, shape)
+
+
+def _dim_text(dim: AnyDim) -> str | None:
+    return None if dim is UNKNOWN else str(dim)
+
+
+def _biased_layers(region: Graph) -> dict[Node, Node]:
+    """By bias, the layer before it that ONNX has one operator for both with: peers run quantised
+    layers on integers in that form alone."""
+    result: dict[Node, Node] = {}
+    for node in region.nodes:
+        layer = region.producers.get(node.args[0]) if node.op.name == "nn.bias_add" else None
+        if layer is None or layer.op.name not in _BIASED:
+            continue
+        rank = node.output.tensor.rank or 0
+        has_form = layer.op.name != "nn.dense" or rank == 2
+        alone = len(region.users[layer.output]) == 1 and layer.output not in region.outputs
+        if has_form and alone and node.attrs.axis % max(rank, 1) == 1:
+            result[node] = layer
+    return result
+
+
+_BIASED = ("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.dense")
+
+
+def _with_bias(layer: Node, bias: Node) -> Node:
+    """A layer with a third operand, which only writers understand."""
+    return replace(layer, inputs=(*layer.inputs, bias.args[1]), outputs=bias.outputs)
