@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from benchmarks.harness import DETECTORS, Json
+from benchmarks.harness import Json
 from benchmarks.quantized import FOLDER, float_file, images, quantized
-from graft.runtime.artifact import SUFFIX
 
 SAMPLES = 16  # images that are calibrated on
 TRANSFORMERS = ("vit_b_16",)
@@ -49,8 +48,7 @@ def quantized_by_graft(network: str, options: list[str], name: str, threads: int
 
 
 def graft_file(network: str, name: str) -> Path:
-    """Detectors have operators that Graft does not write as ONNX, so theirs are compiled files."""
-    return FOLDER / f"{network}-{name}{SUFFIX if network in DETECTORS else '.onnx'}"
+    return FOLDER / f"{network}-{name}.onnx"
 
 
 def quantized_by_nncf(network: str) -> Path:

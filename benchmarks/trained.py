@@ -22,8 +22,8 @@ from benchmarks.harness import Benchmark, Json, Record, Section
 from benchmarks.pages import DOCUMENT, paragraph, table
 from graft.compiler import compile, compile_options
 from graft.precision import quantize
-from graft.quantize.report import AUTO, INTEGER
 from graft.quantize.confidence import OutputError
+from graft.quantize.report import AUTO, INTEGER
 from graft.stages import import_graph, optimize
 
 Array = Any

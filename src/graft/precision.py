@@ -461,7 +461,11 @@ class _Trial:
         if not kinds:
             return {}
         self._say("compiling for sensitivity")
-        report = partial(self._on_unit, "perturbing units", units_in(self.units, kinds[0]))
+        numbers = {unit: number for number, unit in enumerate(self.units)}
+
+        def report(unit: Unit) -> None:
+            self._on_unit("perturbing units", self.units, numbers[unit])
+
         graph = self._comparison.heads.compared(self.graph)
         given = [sample.feeds for sample in self._comparison.probes]
         measured = Sensitivity(graph, self.known, self._compiled, given, report)

@@ -36,7 +36,7 @@ def test_heads_are_what_outputs_and_decisions_are_made_of() -> None:
         "float32[1, 8, 8, 8]",
         "float32[d0, 8]",
     ]
-    assert [str(value.type) for value in heads.chosen] == ["bool[1, 8, 8, 8]"]
+    assert [str(value.type) for value in heads.chosen] == ["float32[d0, 4]"]
     assert measured_units(graph, units) == units
     assert heads.observed(graph).outputs == (*heads.values, *heads.chosen)
 

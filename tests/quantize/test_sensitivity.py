@@ -10,17 +10,18 @@ from tests.quantize.test_insert import case, compiled, relative_error
 from graft.quantize.insert import insert_precisions, insert_quantization
 from graft.quantize.report import BRAIN, INTEGER
 from graft.quantize.sensitivity import SWITCHES, Sensitivity, switched
+from graft.quantize.units import Unit
 
 
 @pytest.mark.parametrize("name", ["residual", "perceptron", "transformer"])
 def test_each_unit_alone(name: str) -> None:
-    """It is about what quantising the unit alone gives, also in precisions that gains were not
-    measured in."""
+    """It is about what quantising the unit alone gives."""
     one, given = case(name), samples(case(name).graph, 4, seed=99)
-    told: list[int] = []
+    told: list[Unit] = []
     measured = Sensitivity(one.graph, one.known, compiled, given, told.append)
     errors = measured.contributions((INTEGER, BRAIN))
-    assert len(errors[INTEGER]) == len(one.known.units) == len(told)
+    assert len(errors[INTEGER]) == len(one.known.units)
+    assert told[: len(one.known.units)] == [*one.known.units]
     for unit, error in (*errors[INTEGER].items(),)[::2]:
         alone = compiled(insert_quantization(one.graph, [unit], one.known))
         assert 0 < 0.2 * error <= relative_error(one.run, alone, given) ** 2 <= 5 * error
@@ -31,13 +32,13 @@ def test_each_unit_alone(name: str) -> None:
 
 def test_neighbours_together_where_time_is_short() -> None:
     one, given = case("residual"), samples(case("residual").graph, 4, seed=99)
-    told: list[int] = []
+    told: list[Unit] = []
     hurried = Sensitivity(one.graph, one.known, compiled, given, told.append, seconds=0.0)
     errors = hurried.contributions((INTEGER,))[INTEGER]
-    assert told == [0]  # one run with all units perturbed
+    assert told == [one.known.units[0]]  # one run with all units perturbed
     together = relative_error(one.run, one.run_quantized, given[:1]) ** 2
     assert 0.3 * together < sum(errors.values()) < 3 * together
-    local = hurried.local_errors((INTEGER,))[INTEGER]
+    local = hurried.local_errors(INTEGER)
     assert len({round(errors[unit] / local[unit], 6) for unit in errors}) == 1
 
 

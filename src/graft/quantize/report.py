@@ -17,6 +17,7 @@ PRECISIONS = (FLOAT, HALF, BRAIN, *INTEGERS, AUTO)
 # Precisions that only round: they need no samples to calibrate on.
 HALVES: Mapping[str, DType] = {HALF: DType.FLOAT16, BRAIN: DType.BFLOAT16}
 DEFAULT_BUDGET = 0.05
+_WIDE = 0.03  # a margin that users are told of
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class Report:
     random: bool = False
     equalized: int = 0  # values whose channels were scaled against each other
     refusals: tuple[str, ...] = ()  # targets that do not compute in what was asked for, and why
-    warnings: tuple[str, ...] = ()  # of the data, and of what their number allows
+    warnings: tuple[str, ...] = ()  # of the data
 
     def count(self, precision: str) -> int:
         """How many units have a precision."""
@@ -131,3 +132,29 @@ class Report:
     def narrow_units(self) -> int:
         """How many units are not in float32."""
         return len(self.units) - self.count(FLOAT)
+
+    @property
+    def advice(self) -> str:
+        """What more samples would give; empty where they would give nothing."""
+        quality, budget = self.quality, self.budget
+        if budget is None or self.random:
+            return ""
+        if budget.agreement is not None:
+            if quality.agreement != 1 or (quality.agreement_bound or 0) >= budget.agreement:
+                return ""
+            return (
+                f"all rows of {self.held_out} samples agree, which proves"
+                f" {quality.agreement_bound:.1%}: more samples would prove more"
+            )
+        is_held_back = self.count(FLOAT) + sum(map(self.count, HALVES)) > 0
+        if not is_held_back or self.margin < _WIDE:
+            return ""
+        return (
+            f"{self.held_out} samples measured on leave a margin of {self.margin:.0%} below the"
+            " budget: more samples allow a faster choice"
+        )
+
+    @property
+    def margin(self) -> float:
+        """By how much errors elsewhere may be larger than the measured one."""
+        return self.quality.error_bound / self.quality.error - 1 if self.quality.error else 0.0

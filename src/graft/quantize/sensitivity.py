@@ -1,11 +1,11 @@
 """Sensitivity: how much each unit adds to the error of the outputs where it alone is narrow.
 
-A unit's part is its *local* error, that of its own result on exact operands, times the *gain* from
-there to the outputs. Local errors of all units and precisions come from one program, which runs
-once per sample. Gains do not depend on the precision, so one more program measures them in one
-precision: it holds each unit twice, in float and narrow, and an input that says which of both
-results goes on. It runs once per unit and sample while time allows. Where it does not, neighbours
-are perturbed together, which gives them one gain, and fewer samples are looked at.
+One program is compiled per precision. It holds every unit twice, in float and in that precision,
+and an input that says which of both results goes on. It runs once per unit and sample while time
+allows. Where it does not, fewer samples are looked at, and neighbours are perturbed together: what
+they add is split by their *local* errors, those of their own results on exact operands, which one
+run gives for all units. A large network takes no longer than a small one that way, and what is
+chosen by these numbers is measured again as a whole.
 """
 
 from __future__ import annotations
@@ -27,63 +27,43 @@ from graft.quantize.report import BRAIN, INTEGER
 from graft.quantize.units import Unit, units_in
 
 SWITCHES = "narrow_units"  # the input: one truth value per unit
-SECONDS = 20.0  # that runs of perturbed networks may take
+SECONDS = 30.0  # that runs of perturbed networks may take, in all precisions together
 
 Errors = Mapping[Unit, float]
 
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """Measures units of a graph on some samples. `report` is told the number of each unit before it
-    is perturbed."""
+    """Measures units of a graph on some samples. `report` is told each unit before it is
+    perturbed, or the first of those that are together."""
 
     graph: Graph
     known: Statistics
     compile: Compile
     samples: Sequence[Feeds]
-    report: Callable[[int], None] = lambda _number: None
+    report: Callable[[Unit], None] = lambda _unit: None
     seconds: float = SECONDS
 
     def contributions(self, kinds: Sequence[str]) -> Mapping[str, Errors]:
-        """By precision, the square of the relative output error that each unit causes alone.
+        """By precision, the square of the relative output error that each unit causes alone."""
+        return {kind: self._contributions(kind, self.seconds / len(kinds)) for kind in kinds}
 
-        The first precision is the one that gains are measured in, of the units that it is for."""
-        local = self.local_errors(kinds)
-        first = local[kinds[0]]
-        gains = self._gains(kinds[0], first)
-        return {
-            kind: {unit: error * gains[unit] for unit, error in own.items() if unit in gains}
-            for kind, own in local.items()
-        }
-
-    def local_errors(self, kinds: Sequence[str]) -> Mapping[str, Errors]:
-        """By precision, the square of the relative error of each unit's own result."""
-        cases = [(kind, unit) for kind in kinds for unit in units_in(self.known.units, kind)]
-        run = self.compile(locally_narrow(self.graph, self.known, cases))
-        sums = np.zeros((len(cases), 2))
-        for feeds in self.samples[:2]:  # a unit's result has many elements
-            sums += np.reshape(run(feeds), (-1, 2))
-        result: dict[str, dict[Unit, float]] = {kind: {} for kind in kinds}
-        for (kind, unit), (error, power) in zip(cases, sums, strict=True):
-            result[kind][unit] = float(error / power) if power > 0 else 0.0
-        return result
-
-    def _gains(self, precision: str, local: Errors) -> dict[Unit, float]:
-        """What the squared relative error of a unit's result is multiplied by on its way."""
+    def _contributions(self, precision: str, seconds: float) -> Errors:
         units = units_in(self.known.units, precision)
         run = self.compile(switched(self.graph, self.known, precision))
         nothing = np.zeros(len(units), bool)
         run({**self.samples[0], SWITCHES: nothing})  # the first call may allocate
         start = time.perf_counter()
         exact = [run({**self.samples[0], SWITCHES: nothing})]
-        affordable = max(1, int(self.seconds / (time.perf_counter() - start)))
+        affordable = max(1, int(seconds / (time.perf_counter() - start)))
         groups = np.array_split(np.arange(len(units)), min(affordable, len(units)))
-        count = min(len(self.samples), max(1, affordable // len(groups)))
-        samples = self.samples[:count]
+        samples = self.samples[: max(1, affordable // len(groups))]
         exact += [run({**feeds, SWITCHES: nothing}) for feeds in samples[1:]]
-        gains: dict[Unit, float] = {}
+        together = len(groups) < len(units)
+        local = self.local_errors(precision) if together else dict.fromkeys(units, 1.0)
+        result: dict[Unit, float] = {}
         for group in groups:
-            self.report(int(group[0]))
+            self.report(units[group[0]])
             only = nothing.copy()
             only[group] = True
             error = OutputError()
@@ -91,30 +71,33 @@ class Sensitivity:
                 error.add(wanted, run({**feeds, SWITCHES: only}))
             members = [units[number] for number in group]
             total = sum(local[unit] for unit in members)
-            gains |= dict.fromkeys(members, error.power / total if total > 0 else 0.0)
-        return gains
+            result |= {u: error.power * local[u] / total if total > 0 else 0.0 for u in members}
+        return result
+
+    def local_errors(self, precision: str) -> Errors:
+        """The square of the relative error of each unit's own result."""
+        units = units_in(self.known.units, precision)
+        run = self.compile(locally_narrow(self.graph, self.known, precision))
+        sums = np.reshape(run(self.samples[0]), (-1, 2))  # a result has many elements
+        ratios = (error / power if power > 0 else 0.0 for error, power in sums)
+        return dict(zip(units, map(float, ratios), strict=True))
 
 
-def locally_narrow(graph: Graph, known: Statistics, cases: Sequence[tuple[str, Unit]]) -> Graph:
-    """The graph with a copy of units in precisions; outputs are, per case, the sums of squares of
-    what the copy differs by from the unit, and of the unit's result."""
+def locally_narrow(graph: Graph, known: Statistics, precision: str) -> Graph:
+    """The graph with a narrow copy of each unit beside it; outputs are, per unit, the sums of
+    squares of what the copy differs by, and of the unit's result."""
     builder = QuantizationBuilder(graph, known)
-    by_node: dict[object, list[int]] = {}
-    for number, (_, unit) in enumerate(cases):
-        by_node.setdefault(unit.nodes[-1], []).append(number)
-    outputs: dict[int, list[Value]] = {}
+    last = {unit.nodes[-1]: unit for unit in units_in(known.units, precision)}
+    sums: dict[Unit, list[Value]] = {}
     for node in graph.nodes:
         builder.append(node)
-        power = None
-        for number in by_node.get(node, ()):
-            kind, unit = cases[number]
-            power = _square_sum(builder, unit.output) if power is None else power
-            narrow = _narrow_form(builder, unit, {}, kind)
+        if node in last:
+            unit = last[node]
+            narrow = _narrow_form(builder, unit, {}, precision)
             difference = builder("subtract", narrow, unit.output)
-            outputs[number] = [_square_sum(builder, difference), power]
-    flat = [value for number in range(len(cases)) for value in outputs[number]]
-    names = [f"sum_{number}" for number in range(len(flat))]
-    return eliminate_dead_code(builder.build(*flat, names=names))
+            sums[unit] = [_square_sum(builder, value) for value in (difference, unit.output)]
+    flat = [value for unit in units_in(known.units, precision) for value in sums[unit]]
+    return eliminate_dead_code(builder.build(*flat))
 
 
 def _square_sum(builder: QuantizationBuilder, value: Value) -> Value:

@@ -65,6 +65,8 @@ class Writer:
                 self.constant(node.output.name, node.attrs.value.array)
             elif node not in delayed:
                 whole = _with_bias(layers[node], node) if node in layers else node
+                if whole.op.name not in self.table:
+                    raise UnsupportedError(f"{whole.op.name} has no ONNX form here", node.location)
                 self.table[whole.op.name](self, whole)
 
 
