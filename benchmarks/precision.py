@@ -71,6 +71,7 @@ PEERS_INT8 = ("onnxruntime-int8", "openvino-int8")
 CHECKED = 16  # images that errors are measured on
 SECONDS = 45.0  # of timing a network
 PARTIAL = FOLDER / "precision.json"
+GUIDE = Path("docs/quantization.md")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -215,6 +216,35 @@ def sections(record: Record) -> Iterator[Section]:
     )
     made = paragraph(str(record.made))
     yield Section(DOCUMENT, "precision", [*paragraph(intro), "", *_tables(rows), "", *made])
+    short = paragraph(f"Made on {record.made.date} on {record.made.machine}.")
+    yield Section(GUIDE, "precision", [*_summary(rows), "", *short])
+
+
+def _summary(rows: list[Json]) -> list[str]:
+    """Of each network, what Graft alone gives: errors, and times in relation to float."""
+    titles = ("error", "speedup")
+    header = ["network", "units", *(f"{TITLES[n]}: {one}" for n in GRAFT_OPTIONS for one in titles)]
+    lines = []
+    for row in rows:
+        cells = [row["network"], _unit_count(row)]
+        for name in GRAFT_OPTIONS:
+            time_ratio = row["timing"].get(name, {}).get("to_float")
+            cells.append(_error_cell(row, name))
+            cells.append(MISSING if time_ratio is None else f"{1 / time_ratio[0]:.2f} ×")
+        lines.append(cells)
+    return table(header, lines)
+
+
+def _unit_count(row: Json) -> str:
+    reports = row["reports"]
+    return str(len(reports["graft-int8"]["units"])) if "graft-int8" in reports else MISSING
+
+
+def _error_cell(row: Json, name: str) -> str:
+    error = row["errors"].get(name)
+    if row["network"] in DETECTORS and name in row["reports"]:
+        error = row["reports"][name]["quality"]["error"]
+    return MISSING if error is None else f"{error:.2%}"
 
 
 def _tables(rows: list[Json]) -> list[str]:
@@ -255,13 +285,9 @@ AGAINST = {
 
 
 def _error_cells(row: Json) -> list[str]:
-    reports, cells = row["reports"], [row["network"]]
-    cells.append(str(len(reports["graft-int8"]["units"])) if "graft-int8" in reports else MISSING)
+    reports, cells = row["reports"], [row["network"], _unit_count(row)]
     for name in ("graft-int8", *PEERS_INT8, *BUDGETS):
-        error = row["errors"].get(name)
-        if row["network"] in DETECTORS and name in reports:
-            error = reports[name]["quality"]["error"]
-        cells.append(MISSING if error is None else f"{error:.2%}")
+        cells.append(_error_cell(row, name))
         if name in BUDGETS:
             units = reports[name]["units"] if name in reports else ()
             counts = Counter(unit["precision"] for unit in units).most_common()

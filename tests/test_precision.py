@@ -22,8 +22,19 @@ from graft.compiler import compile_options
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
 from graft.precision import Quantized, quantize
+from graft.quantize.confidence import OutputError
 from graft.quantize.data import DataWarning
-from graft.quantize.report import AUTO, BRAIN, FLOAT, HALF, INTEGER, Budget
+from graft.quantize.report import (
+    AUTO,
+    BRAIN,
+    FLOAT,
+    HALF,
+    INTEGER,
+    Budget,
+    Quality,
+    Report,
+    UnitReport,
+)
 from graft.quantize.scheme import Scheme
 from graft.stages import Imported, import_graph, optimize
 
@@ -203,6 +214,40 @@ def test_precisions_are_chosen_together_with_backends() -> None:
     assert report.seconds < report.float_seconds or report.narrow_units == 0
 
 
+def test_two_samples_are_enough_without_a_budget() -> None:
+    quality = quantized("perceptron", INTEGER, count=2).report.quality
+    assert 0 < quality.error < quality.error_bound == np.inf
+
+
+def test_budgets_hold_for_data_that_were_not_seen() -> None:
+    """With few samples set aside the result is as far below the budget as others may be above."""
+    found = quantized("perceptron", AUTO, 0.006)
+    quality = found.report.quality
+    assert quality.error < quality.error_bound <= 0.006
+    narrow, exact = graft.compile(found.optimized), graft.compile(perceptron())
+    error = OutputError()
+    for sample in samples(perceptron(), 64, seed=77):
+        error.add(exact.run(None, sample), narrow.run(None, sample))
+    assert error.relative <= 0.006
+
+
+@pytest.mark.parametrize(
+    ("budget", "quality", "text"),
+    [
+        (Budget(0.05), Quality(0.04, 0.045), "4 samples measured on leave a margin of 12%"),
+        (Budget(0.05), Quality(0.049, 0.0495), ""),
+        (Budget(None, 0.9), Quality(0.1, 0.2, 1.0, 0.3), "4 samples agree, which proves 30.0%"),
+        (Budget(None, 0.9), Quality(0.1, 0.2, 0.98, 0.95), ""),
+        (None, Quality(0.04, 0.045), ""),
+    ],
+)
+def test_advice(budget: Budget | None, quality: Quality, text: str) -> None:
+    units = tuple(UnitReport(kind, "nn.dense", kind, "") for kind in (FLOAT, INTEGER))
+    report = Report(units, 12, 4, quality, 1.0, 0.5, budget)
+    assert (text in report.advice) if text else report.advice == ""
+    assert replace(report, random=True).advice == ""
+
+
 def test_requests_that_make_no_sense() -> None:
     data = samples(residual(), 4)
     assert "needs samples to calibrate on" in _refused(precision="auto")
@@ -213,6 +258,9 @@ def test_requests_that_make_no_sense() -> None:
     )
     assert "too few samples (1)" in _refused(precision="auto", data=data[:1])
     assert "too few samples (0)" in _refused(precision="auto", data=[])
+    assert "too few samples (2): a budget is kept by how much errors differ" in _refused(
+        precision="auto", data=data[:2]
+    )
     for budget in (0, -1, 2, "most", "top5=0.9", float("nan")):
         assert "is no share of 1" in _refused(precision="auto", data=data, budget=budget)
     assert "on the machine that the code is for" in _refused(

@@ -57,6 +57,7 @@ def test_table(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "Time against error, predicted" in text
     assert "4 calibrated on, 2 others measured on" in text
     assert "relative output error 0.2; " in text
+    assert "on others with 99% confidence" in text
 
 
 def test_files(model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +84,7 @@ def test_page(model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(facts["units"]) == 7
     assert facts["front"][0]["counts"] == {"float32": 7}
     assert facts["front"][0]["error"] == 0
+    assert facts["quality"]["error"] <= facts["quality"]["error_bound"] <= 0.2
 
 
 def test_random_data_are_worth_little(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,5 +107,9 @@ def test_mistakes(
     assert "too few samples (1)" in refused(capsys, model, "--data", str(empty))
     np.save(empty / "two.npy", np.zeros((1, 3, 8, 8), np.float32))
     assert "two.npy holds float32[1, 3, 8, 8]" in refused(capsys, model, "--data", str(empty))
+    np.save(empty / "two.npy", np.zeros((1, 3, 16, 16), np.uint8))
+    assert "two.npy holds uint8[1, 3, 16, 16]" in refused(capsys, model, "--data", str(empty))
+    np.save(empty / "two.npy", np.zeros((1, 3, 16, 16), np.float32))
+    assert "too few samples (2): a budget" in refused(capsys, model, "--data", str(empty))
     np.save(empty / "two.npy", np.full((1, 3, 16, 16), np.nan, np.float32))
     assert "NaN or infinity" in refused(capsys, model, "--data", str(empty))

@@ -249,6 +249,8 @@ def _error(squared: float | None) -> str:
 
 def _facts(options: argparse.Namespace, report: Report, seconds: float) -> dict[str, Any]:
     facts = asdict(report)
+    quality = facts["quality"]  # JSON has no infinity
+    facts["quality"] = {k: v if v is None or math.isfinite(v) else None for k, v in quality.items()}
     output = None if options.output is None else str(options.output)
     facts |= {"advice": report.advice, "confidence": CONFIDENCE, "quantize_seconds": seconds}
     return {"model": str(options.model), "file": output, **facts}
