@@ -395,7 +395,7 @@ class _Trial:
         self._say("compiling in float")
         self._float = self._linked(self.plain, self.options)
         heads = find_heads(self.graph, self.units)
-        run = self._runner(self.plain.graph, self._float)
+        run = _runner(self.plain.graph, self._float)
         if heads.values:
             run = self._compiled(heads.observed(self.plain.graph))
         self._comparison = Comparison.measured(heads, run, self.held_out, self.probes)
@@ -425,13 +425,9 @@ class _Trial:
         """What of a graph is compared with float: its outputs as the program has them, or heads."""
         heads = self._comparison.heads
         if not heads.values:
-            return self._runner(graph, program)
+            return _runner(graph, program)
         run: Run = self._compiled(heads.compared(graph))
         return run
-
-    @staticmethod
-    def _runner(graph: Graph, program: Executable) -> Run:
-        return lambda sample: program(_in_order(graph, sample))
 
     def _costs(self) -> list[UnitCosts]:
         """Time and error of every unit in every precision that it may have."""
@@ -541,6 +537,10 @@ class _Trial:
             warnings=self.warnings,
         )
         return Quantized(best.optimized, report, best.options)
+
+
+def _runner(graph: Graph, program: Executable) -> Run:
+    return lambda sample: program(_in_order(graph, sample))
 
 
 def _in_order(graph: Graph, sample: Feeds) -> list[Array]:
