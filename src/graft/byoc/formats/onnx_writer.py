@@ -27,7 +27,7 @@ class Writer:
     """The ONNX graph being written, with the table that its operators are in; `used_names` are
     names that values have already."""
 
-    table: Mapping[str, Write]
+    table: Mapping[str, Write] = field(default_factory=lambda: WRITERS)
     used_names: set[str] = field(default_factory=set)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
