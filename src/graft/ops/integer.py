@@ -1,24 +1,27 @@
-"""Convolutions, dense layers and products of narrow integers, exactly summed in int32.
+"""Convolutions, dense layers, products and attention of narrow integers, summed in int32 exactly.
 
 Data of 8 bits less their zero point, which is also the value of padding, times weights of 8 or 16
 bits without a zero point; or bytes times bytes. Sums wrap around as int32 does. Scales are applied
-by other operators.
+by other operators, but for those within an attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
-from graft.ir.op import Kind, define, get_op
+from graft.ir.op import Kind, Work, define, get_op
 from graft.ir.types import TensorType
-from graft.loop.build import Term, cast
-from graft.loop.tensor import Tensor
+from graft.loop.build import Term, call, cast, minimum
+from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
+from graft.ops.activation import SoftmaxAttrs
+from graft.ops.attention import AttentionAttrs
 from graft.ops.conv import ConvAttrs, convolve
 from graft.ops.linear import BatchMatmulAttrs, matrix_product
 from graft.ops.rules import operator, require
@@ -116,6 +119,71 @@ def _byte_product(attrs: BatchMatmulAttrs, left: Array, right: Array) -> Array:
     return product
 
 
+@dataclass(frozen=True, slots=True)
+class ByteAttentionAttrs(Attrs):
+    """What the bytes stand for, and how probabilities become bytes."""
+
+    scale: float  # of the sums that are scores
+    step: float  # of a probability's code
+    zero_points: tuple[int, int, int] = (0, 0, 0)  # of queries, keys and values
+    most: int = 255  # the highest code of a probability; 0 is the lowest
+
+
+def _byte_attention_type(
+    attrs: ByteAttentionAttrs,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    mask: TensorType | None,
+) -> TensorType:
+    for operand in (query, key, value):
+        require(operand.dtype in BYTES, f"an operand is {operand.dtype}, not int8 or uint8")
+    require(mask is None or mask.dtype is DType.FLOAT32, "the mask is not float32")
+    require(attrs.step > 0, f"the step of probabilities is {attrs.step}, not positive")
+    require(0 < attrs.most < 256, f"the highest code is {attrs.most}, not one of a byte")
+    floats = (TensorType(DType.FLOAT32, one.shape) for one in (query, key, value))
+    result = get_op("nn.attention").infer(AttentionAttrs(), *floats, mask, None, None)
+    single = result[0] if isinstance(result, tuple) else result
+    assert isinstance(single, TensorType)
+    return _wide(single)
+
+
+def _byte_attention_work(
+    _attrs: ByteAttentionAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
+) -> Work:
+    return get_op("nn.attention").work(AttentionAttrs(), ins, outs)
+
+
+@operator(
+    "qnn.attention",
+    "query key value mask?",
+    _byte_attention_type,
+    kind=Kind.ANCHOR,
+    work=_byte_attention_work,
+)
+def _byte_attention(
+    attrs: ByteAttentionAttrs, query: Array, key: Array, value: Array, mask: Array | None
+) -> Array:
+    """Attention on bytes less their zero points, [batch, heads, length, size]: scores and results
+    are summed in int32. Between them, softmax is in float32 and its results are rounded to codes.
+    """
+    wide = [
+        array.astype(np.int32) - zero
+        for array, zero in zip((query, key, value), attrs.zero_points, strict=True)
+    ]
+    shared = query.shape[1] // key.shape[1] if key.shape[1] else 1
+    keys, values = (np.repeat(one, shared, axis=1) for one in wide[1:])
+    sums = np.matmul(wide[0], keys.swapaxes(-1, -2))
+    scores = sums.astype(np.float32) * np.float32(attrs.scale)
+    if mask is not None:
+        scores = scores + mask
+    shares = get_op("nn.softmax").evaluate(SoftmaxAttrs(axis=-1), scores)
+    ratio = np.nan_to_num(shares / np.float32(attrs.step), nan=0.0)
+    codes = np.clip(np.rint(ratio), 0, attrs.most).astype(np.int32)
+    product: Array = np.matmul(codes, values)
+    return product
+
+
 # Tensor expressions: those of int32 on widened operands.
 
 
@@ -164,3 +232,45 @@ def _express_byte_product(attrs: Any, out: te.Out, left: Tensor, right: Tensor) 
         wide(right, "right", -HALF if right.dtype is DType.UINT8 else 0),
     )
     return te.express_op(get_op("nn.batch_matmul"), attrs, operands, out.types, out.name)
+
+
+@te.expresses("qnn.attention")
+def _express_byte_attention(
+    attrs: Any, out: te.Out, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> te.Results:
+    heads, shared = te.numbers((te.sizes(query)[1], te.sizes(key)[1]), "the numbers of heads")
+    (size,) = te.numbers(te.sizes(query)[3:], "sizes of queries")
+    share = heads // shared if shared else 1
+
+    def centred(of: Tensor, operand: int, at: Sequence[Term]) -> Term:
+        return cast(DType.INT32, te.read(of, at)) - attrs.zero_points[operand]
+
+    def score(batch: Term, head: Term, row: Term, column: Term) -> Reduce:
+        (at,) = te.reduce_axes([size])
+        question = centred(query, 0, [batch, head, row, at])
+        return sum_(question * centred(key, 1, [batch, head // share, column, at]), [at])
+
+    sums = te.by_index(f"{out.name}_sums", [*query.shape[:3], key.shape[2]], score)
+
+    def scaled(*at: Term) -> Term:
+        real = cast(DType.FLOAT32, te.read(sums, at)) * te.number(attrs.scale, DType.FLOAT32)
+        return real if mask is None else real + te.spread(mask, at, te.sizes(sums))
+
+    scores = te.by_index(f"{out.name}_scores", sums.shape, scaled)
+    type_ = TensorType(DType.FLOAT32, (*out.types[0].shape[:3], te.sizes(key)[2]))
+    (shares,) = te.express_op(
+        get_op("nn.softmax"), SoftmaxAttrs(axis=-1), (scores,), (type_,), f"{out.name}_shares"
+    )
+
+    def code(*at: Term) -> Term:
+        ratio = minimum(te.read(shares, at) / attrs.step, float(attrs.most))
+        return cast(DType.INT32, call("to_uint8", ratio, 0.0))
+
+    codes = te.by_index(f"{out.name}_codes", sums.shape, code)
+
+    def weighted(batch: Term, head: Term, row: Term, column: Term) -> Reduce:
+        (at,) = te.reduce_axes([value.shape[2]])
+        seen = centred(value, 2, [batch, head // share, at, column])
+        return sum_(te.read(codes, [batch, head, row, at]) * seen, [at])
+
+    return out.of(weighted)

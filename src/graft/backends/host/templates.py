@@ -9,6 +9,7 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Chain, KernelTemplate, Layout, Plan
 from graft.backends.host.kernels.attention import attention
+from graft.backends.host.kernels.attention_bytes import attention_bytes
 from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.block_dense import block_dense
 from graft.backends.host.kernels.conv import conv2d
@@ -56,7 +57,7 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
         image_resize,
         image_movement,
     ),
-    *(dense, block_dense, batch_matmul, attention),
+    *(dense, block_dense, batch_matmul, attention, attention_bytes),
     *(determinant, distinct, forest, linear_attention, nonzero, recurrence, roi_align),
     *(scatter, sizes, suppression, topk, totals),
     expression,

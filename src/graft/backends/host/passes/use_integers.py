@@ -14,12 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from graft.backends.host.kernels.integer_weights import QUAD
+from graft.backends.host.passes.byte_attention import ATTENTIONS
 from graft.backends.host.passes.byte_products import (
     Bytes,
     are_known,
     byte_product,
     centred_bytes,
     turned_back,
+)
+from graft.backends.host.passes.quantized_values import (
+    DEQUANTIZE,
+    QUANTIZE,
+    quantized,
+    scaled_sums,
+    zero_point_of,
 )
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import Array, DType
@@ -31,11 +39,11 @@ from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
-QUANTIZE, DEQUANTIZE = "qnn.quantize", "qnn.dequantize"
 LAYERS = {"nn.conv1d": "qnn.conv1d", "nn.conv2d": "qnn.conv2d", "nn.dense": "qnn.dense"}
 INTEGER_LAYERS = tuple(LAYERS.values())
 _CONVOLUTIONS = ("qnn.conv1d", "qnn.conv2d")
 
+_MOVES = RuleSet("moved_bytes")
 _LAYERS = RuleSet("integer_layers")
 _QUANTISATIONS = RuleSet("integer_quantisations")
 
@@ -60,49 +68,11 @@ _SAME_SCALE = 1e-5
 
 
 def use_integers(graph: Graph) -> Graph:
-    """Layers first, then what is between them; dequantised constants that are left are folded."""
-    for rules in (_LAYERS, _QUANTISATIONS):
+    """Whole attentions, then layers, then what is between them; dequantised constants that are left
+    are folded."""
+    for rules in (_MOVES, ATTENTIONS, _LAYERS, _QUANTISATIONS):
         graph = apply_rules(graph, rules)
     return fold_constants(graph, FoldOptions(growth=8, kept=frozenset()))
-
-
-@dataclass(frozen=True, slots=True)
-class _Quantized:
-    """Bytes and what they stand for: (value - zero point) * scale."""
-
-    value: Value
-    scale: Array  # of float32: one number, or one per index of an axis
-    zero_point: Array
-    axis: int | None = None  # None: one scale for all
-
-
-def _quantized(site: Site, value: Value | None) -> _Quantized | None:
-    """What a value is the dequantisation of, where all but the bytes is constant."""
-    node = None if value is None else site.producer(value)
-    if node is None or node.op.name != DEQUANTIZE or node.args[0].dtype not in BYTES:
-        return None
-    scale = site.array(node.args[1])
-    if scale is None or scale.dtype != np.float32 or node.output.dtype is not DType.FLOAT32:
-        return None
-    zero_point = _zero_point(site, node)
-    if zero_point is None or node.attrs.block_size or not np.all(scale > 0):
-        return None
-    if scale.size == 1 and zero_point.size == 1:
-        return _Quantized(node.args[0], scale.reshape(()), zero_point.reshape(()))
-    rank = node.args[0].tensor.rank
-    return (
-        None
-        if rank is None
-        else _Quantized(node.args[0], scale, zero_point, node.attrs.axis % rank)
-    )
-
-
-def _zero_point(site: Site, node: Node) -> Array | None:
-    """The zero point of a quantisation or its inverse; None where it is not constant."""
-    if len(node.inputs) < 3 or node.inputs[2] is None:
-        dtype = node.args[0].dtype if node.op.name == DEQUANTIZE else node.output.dtype
-        return np.zeros((), dtype.numpy)
-    return site.array(node.inputs[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +87,7 @@ def _weights(site: Site, value: Value) -> _Weights | None:
     """Constant weights as the model stores them."""
     node = site.producer(value)
     transposed = node is not None and node.op.name == "transpose" and node.attrs.axes == (1, 0)
-    stored = _quantized(site, node.args[0] if transposed and node is not None else value)
+    stored = quantized(site, node.args[0] if transposed and node is not None else value)
     array = None if stored is None else site.array(stored.value)
     if stored is None or array is None:
         return None
@@ -137,7 +107,7 @@ def _weights(site: Site, value: Value) -> _Weights | None:
 @_LAYERS.rule(is_op(*LAYERS))
 def integer_layer(site: Site) -> Replacement:
     node = site.node
-    data, weights = _quantized(site, node.args[0]), _weights(site, node.args[1])
+    data, weights = quantized(site, node.args[0]), _weights(site, node.args[1])
     if data is None or data.axis is not None or weights is None:
         return Refusal("data or weights are not dequantised from constant scales")
     if np.prod(weights.array.shape[1:]) > _MOST_TERMS:
@@ -150,7 +120,7 @@ def integer_layer(site: Site) -> Replacement:
     layer, attrs = LAYERS[node.op.name], as_keywords(node.attrs)
     sums = site.emit(layer, value, site.constant(array), zero, **attrs)
     behind = 0 if is_dense else array.ndim - 2
-    return _scaled(site, sums, data.scale * weights.scale, behind)
+    return scaled_sums(site, sums, data.scale * weights.scale, behind)
 
 
 def _more_channels(site: Site, data: Value, weight: Array) -> tuple[Value, Array]:
@@ -162,14 +132,6 @@ def _more_channels(site: Site, data: Value, weight: Array) -> tuple[Value, Array
     return padded, np.pad(weight, widths)
 
 
-def _scaled(site: Site, sums: Value, scale: Array, behind: int) -> Value:
-    """Integer sums as the floats that they stand for; `behind` axes follow that of the outputs."""
-    real = site.emit("cast", sums, dtype=DType.FLOAT32)
-    if scale.ndim:
-        scale = scale.reshape(-1, *(1,) * behind)
-    return site.emit("multiply", real, site.constant(scale.astype(np.float32)))
-
-
 @dataclass(frozen=True, slots=True)
 class _Sums:
     """Integer sums times a constant."""
@@ -178,8 +140,8 @@ class _Sums:
     scale: Array
 
 
-def _scaled_sums(site: Site, value: Value) -> _Sums | None:
-    """What `_scaled` made the value of, unless somebody else reads it."""
+def _sums_of(site: Site, value: Value) -> _Sums | None:
+    """What `scaled_sums` made the value of, unless somebody else reads it."""
     product = site.producer(value)
     if product is None or product.op.name != "multiply" or not site.only_use(value):
         return None
@@ -195,12 +157,12 @@ def _scaled_sums(site: Site, value: Value) -> _Sums | None:
 def integer_bias(site: Site) -> Replacement:
     """A bias that was quantised by the scale of the sums is added to them."""
     node = site.node
-    scaled = _scaled_sums(site, node.args[0])
+    scaled = _sums_of(site, node.args[0])
     source = site.producer(node.args[1])
     if scaled is None or source is None or source.op.name != DEQUANTIZE:
         return Refusal("no quantised bias is added to integer sums")
     whole, scale = site.array(source.args[0]), site.array(source.args[1])
-    zero = _zero_point(site, source)
+    zero = zero_point_of(site, source)
     if whole is None or whole.dtype != np.int32 or scale is None or zero is None or np.any(zero):
         return Refusal("the bias is not of constant int32 without a zero point")
     expected = scaled.scale.reshape(-1)
@@ -213,7 +175,7 @@ def integer_bias(site: Site) -> Replacement:
     if (node.attrs.axis % rank if node.op.name == "nn.bias_add" else rank - 1) != axis:
         return Refusal("the bias runs along another axis")
     sums = site.emit("nn.bias_add", scaled.sums, site.constant(whole), axis=axis)
-    return _scaled(
+    return scaled_sums(
         site, sums, expected if expected.size > 1 else expected.reshape(()), rank - 1 - axis
     )
 
@@ -229,7 +191,7 @@ def byte_matmul(site: Site) -> Replacement:
         if whole[0] is None or whole[1] is None:
             return Refusal("what is multiplied are not bytes less a single zero point")
         return byte_product(site, whole[0], whole[1])
-    left, right = (_quantized(site, value) for value in node.args)
+    left, right = (quantized(site, value) for value in node.args)
     if left is None or right is None or left.axis is not None or right.axis is not None:
         return Refusal("matrices are not dequantised from one constant scale each")
     if any(site.array(one.value) is not None for one in (left, right)):
@@ -238,14 +200,14 @@ def byte_matmul(site: Site) -> Replacement:
         return Refusal("the sums may not fit into int32")
     operands = [Bytes(one.value, int(one.zero_point)) for one in (left, right)]
     operands[1] = turned_back(site, operands[1])
-    return _scaled(site, byte_product(site, *operands), left.scale * right.scale, 0)
+    return scaled_sums(site, byte_product(site, *operands), left.scale * right.scale, 0)
 
 
-@_LAYERS.rule(is_op("transpose", "reshape"))
+@_MOVES.rule(is_op("transpose", "reshape"))
 def dequantised_later(site: Site) -> Replacement:
     """Bytes are moved rather than the floats that they stand for, and layers see the bytes."""
     node = site.node
-    data = _quantized(site, node.args[0])
+    data = quantized(site, node.args[0])
     if data is None or data.axis is not None or site.array(data.value) is not None:
         return Refusal("what is moved are not bytes dequantised by one constant scale")
     source = site.producer(node.args[0])
@@ -288,7 +250,7 @@ def zero_point_at_run_time(site: Site) -> Replacement:
 def moved_codes(site: Site) -> Replacement:
     """What only moves numbers, quantised as before, moves their codes."""
     node = site.node
-    scale, zero = site.array(node.args[1]), _zero_point(site, node)
+    scale, zero = site.array(node.args[1]), zero_point_of(site, node)
     inner = site.producer(node.args[0])
     moves = inner is not None and inner.op.name in (*_MOVING, _JOINING) and _picks(inner)
     if inner is None or not moves or not site.only_use(inner.output):
@@ -296,7 +258,7 @@ def moved_codes(site: Site) -> Replacement:
     joins = inner is not None and inner.op.name == _JOINING
     moved = node.args[:1] if inner is None else inner.args[: None if joins else 1]
     codes: list[Value | None] = []
-    for data in (_quantized(site, value) for value in moved):
+    for data in (quantized(site, value) for value in moved):
         if (
             data is None
             or data.axis is not None
@@ -328,7 +290,7 @@ def _picks(node: Node) -> bool:
 def rounding(site: Site) -> Replacement:
     """A quantisation as pointwise steps, which other kernels take in."""
     node = site.node
-    scale, zero = site.array(node.args[1]), _zero_point(site, node)
+    scale, zero = site.array(node.args[1]), zero_point_of(site, node)
     if scale is None or zero is None or (scale.size, zero.size) != (1, 1):
         return Refusal("its scale or zero point is not one constant")
     if node.output.dtype not in BYTES or scale.dtype != np.float32 or not scale.reshape(-1)[0] > 0:
@@ -362,11 +324,11 @@ class _Shifted:
 
 def _divided(site: Site, value: Value, scale: Array) -> _Shifted | None:
     """The value in units of a scale, where it comes from integers by steps that allow that."""
-    sums = _scaled_sums(site, value)
+    sums = _sums_of(site, value)
     if sums is not None:
         real = site.emit("cast", sums.sums, dtype=DType.FLOAT32)
         return _Shifted(site.emit("multiply", real, site.constant(sums.scale / scale)))
-    data = _quantized(site, value)
+    data = quantized(site, value)
     if data is not None and data.axis is None:
         factor = np.float32(data.scale / scale)
         real = site.emit("cast", data.value, dtype=DType.FLOAT32)
@@ -425,7 +387,7 @@ def _unclipped(site: Site, value: Value, low: int, high: int) -> Value:
 @_QUANTISATIONS.rule(is_op(DEQUANTIZE))
 def difference_times_scale(site: Site) -> Replacement:
     """A dequantisation in steps that other kernels take in: exactly what it means."""
-    data = _quantized(site, site.node.output)
+    data = quantized(site, site.node.output)
     if data is None or data.axis is not None or site.array(data.value) is not None:
         return Refusal("it is not of bytes by one constant scale")
     real = site.emit("cast", data.value, dtype=DType.FLOAT32)

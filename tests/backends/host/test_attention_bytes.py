@@ -1,0 +1,164 @@
+"""Attention on bytes in one kernel: exact products, and which graphs become one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.backends.host.test_integers import TARGETS
+
+import graft
+from graft.backends.host.passes.pipeline import prepare
+from graft.backends.host.passes.use_integers import use_integers
+from graft.base.dims import symbol
+from graft.base.dtypes import Array
+from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
+from graft.ir.graph import Graph, Value
+from graft.ir.types import tensor
+from graft.target.target import host_target
+
+MACHINES = [target.name for target in TARGETS if target.name in ("host", "x86-64-v3", "plain")]
+ZERO_POINTS = {"uint8": (120, 131, 117), "int8": (-3, 7, 20)}
+
+
+def whole(draw: np.random.Generator, dtype: str, *shape: int) -> Array:
+    limits = np.iinfo(dtype)
+    return draw.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def agrees(graph: Graph, arrays: list[Array], machine: str = "host") -> None:
+    """Natively what the reference gives, element by element."""
+    (wanted,) = evaluate(graph, arrays)
+    feeds = {value.name: array for value, array in zip(graph.inputs, arrays, strict=True)}
+    options = {} if machine == "host" else {"machine": machine}
+    (found,) = graft.compile(graph, strict=True, **options).run(None, feeds)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("heads", "shared", "queries", "keys", "size", "values"),
+    [
+        (2, 2, 3, 5, 4, 4),
+        (4, 2, 19, 37, 8, 20),
+        (3, 3, 50, 64, 64, 33),
+        (1, 1, 1, 1, 4, 1),
+        (2, 1, 13, 197, 32, 64),
+    ],
+)
+def test_any_shape(
+    heads: int,
+    shared: int,
+    queries: int,
+    keys: int,
+    size: int,
+    values: int,
+    dtype: str,
+    machine: str,
+) -> None:
+    draw, g = np.random.default_rng(keys), Builder()
+    shapes = (heads, queries, size), (shared, keys, size), (shared, keys, values)
+    operands = [g.input(n, tensor(dtype, 2, *s)) for n, s in zip("qkv", shapes, strict=True)]
+    attrs: dict[str, Any] = {"scale": 1e-4, "step": 1 / 255, "zero_points": ZERO_POINTS[dtype]}
+    graph = g.build(g("qnn.attention", *operands, **attrs))
+    agrees(graph, [whole(draw, dtype, 2, *shape) for shape in shapes], machine)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 19, 37), (37,), (1, 3, 1, 1)])
+def test_masks_and_few_codes(shape: tuple[int, ...]) -> None:
+    """Probabilities of 7 bits that reach beyond the highest code, batches counted at run time."""
+    draw, g = np.random.default_rng(1), Builder()
+    batch = symbol("batch") if shape[0] != 2 else 2
+    shapes = (3, 19, 8), (3, 37, 8), (3, 37, 20)
+    operands = [g.input(n, tensor("uint8", batch, *s)) for n, s in zip("qkv", shapes, strict=True)]
+    mask = g.input("mask", tensor("float32", *shape))
+    attrs: dict[str, Any] = {"zero_points": ZERO_POINTS["uint8"], "most": 127}
+    attrs |= {"scale": 1e-3, "step": 0.002}
+    graph = g.build(g("qnn.attention", *operands, mask, **attrs))
+    added = draw.standard_normal(shape).astype(np.float32)
+    added.reshape(-1)[1::5] = -np.inf
+    agrees(graph, [*(whole(draw, "uint8", 2, *one) for one in shapes), added])
+
+
+class Model:
+    """Builds attentions of quantised operands."""
+
+    def __init__(self, queries: int = 21, keys: int = 37, size: int = 12) -> None:
+        self.g = g = Builder()
+        lengths = queries, keys, keys
+        self.operands = [
+            g.input(name, tensor("float32", 1, 2, length, size))
+            for name, length in zip("qkv", lengths, strict=True)
+        ]
+
+    def through(self, x: Value, scale: float, zero: int, dtype: str = "uint8") -> Value:
+        """Quantised and dequantised."""
+        parameters = self.g.constant(np.float32(scale)), self.g.constant(np.array(zero, dtype))
+        codes = self.g("qnn.quantize", x, *parameters, dtype=dtype)
+        return self.g("qnn.dequantize", codes, *parameters)
+
+    def attention(
+        self, mask: bool = False, shares: tuple[float, int, str] | None = (1 / 255, 0, "uint8")
+    ) -> Value:
+        g = self.g
+        q, k, v = (self.through(x, 0.03, 110) for x in self.operands)
+        scores = g("nn.batch_matmul", q, g("transpose", k, axes=(0, 1, 3, 2)))
+        scores = g("divide", scores, g.constant(np.float32(3)))
+        if mask:
+            scores = g("add", scores, g.input("mask", tensor("float32", 1, 1, 1, 37)))
+        softmax = g("nn.softmax", scores, axis=-1)
+        return g("nn.batch_matmul", softmax if shares is None else self.through(softmax, *shares), v)
+
+
+def _names(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes]
+
+
+@pytest.mark.parametrize("size", [12, 10])
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize(
+    "shares", [(1 / 255, 0, "uint8"), (1 / 255, -128, "int8"), (1 / 127, 0, "int8")]
+)
+def test_a_quantised_attention_is_one_kernel(
+    size: int, mask: bool, shares: tuple[float, int, str]
+) -> None:
+    """Within a step of the result, and almost everywhere the same."""
+    model = Model(size=size)
+    step = 0.007
+    graph = model.g.build(model.through(model.attention(mask, shares), step, 100))
+    names = _names(use_integers(graph))
+    assert names.count("qnn.attention") == 1
+    assert not {"qnn.batch_matmul", "nn.batch_matmul", "nn.softmax"} & {*names}
+    composites = [n for n in prepare(graph, host_target()).nodes if n.op.name == "composite"]
+    (label,) = (n.attrs.label for n in composites if "qnn.attention" in n.attrs.label)
+    assert "qnn.saturate" in label
+    draw = np.random.default_rng(4)
+    arrays = [draw.standard_normal(static).astype(np.float32) for static in _shapes(graph)]
+    (wanted,) = evaluate(graph, arrays)
+    feeds = {value.name: array for value, array in zip(graph.inputs, arrays, strict=True)}
+    (found,) = graft.compile(graph, strict=True).run(None, feeds)
+    away = np.abs(found - wanted) / step
+    assert away.max() < 1.01
+    assert (away > 0.5).mean() < 0.01
+
+
+def _shapes(graph: Graph) -> list[tuple[int, ...]]:
+    return [tuple(int(dim) for dim in value.tensor.shape or ()) for value in graph.inputs]
+
+
+def test_probabilities_in_float_stay_there() -> None:
+    model = Model()
+    names = _names(use_integers(model.g.build(model.attention(shares=None))))
+    assert "qnn.attention" not in names
+    assert "qnn.batch_matmul" in names
+
+
+def test_probabilities_that_others_read_stay_apart() -> None:
+    model = Model()
+    result = model.attention()
+    (softmax,) = (node for node in model.g.build(result).nodes if node.op.name == "nn.softmax")
+    names = _names(use_integers(model.g.build(result, softmax.output)))
+    assert "qnn.attention" not in names
