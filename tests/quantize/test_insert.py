@@ -92,11 +92,11 @@ def test_quantised_networks_are_close(name: str, method: str) -> None:
     assert 0 < error < (0.2 if method == "entropy" else 0.06)
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "volumes"])
+@ANY
 def test_every_unit_is_integer_on_the_host(name: str) -> None:
     names = Counter(node.op.name for node in use_integers(case(name).quantized).nodes)
     units = Counter(unit.anchor.op.name for unit in case(name).known.units)
-    for layer in ("conv1d", "conv2d", "dense"):
+    for layer in ("conv1d", "conv2d", "conv3d", "dense"):
         assert names[f"qnn.{layer}"] == units[f"nn.{layer}"]
     assert names["qnn.batch_matmul"] == units["nn.batch_matmul"]
     assert names["qnn.attention"] == units["nn.attention"]

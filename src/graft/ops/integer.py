@@ -243,7 +243,8 @@ def _express_byte_attention(
     share = heads // shared if shared else 1
 
     def centred(of: Tensor, operand: int, at: Sequence[Term]) -> Term:
-        return cast(DType.INT32, te.read(of, at)) - attrs.zero_points[operand]
+        zero_point: int = attrs.zero_points[operand]
+        return cast(DType.INT32, te.read(of, at)) - zero_point
 
     def score(batch: Term, head: Term, row: Term, column: Term) -> Reduce:
         (at,) = te.reduce_axes([size])
@@ -257,10 +258,13 @@ def _express_byte_attention(
         return real if mask is None else real + te.spread(mask, at, te.sizes(sums))
 
     scores = te.by_index(f"{out.name}_scores", sums.shape, scaled)
-    type_ = TensorType(DType.FLOAT32, (*out.types[0].shape[:3], te.sizes(key)[2]))
-    (shares,) = te.express_op(
+    type_ = TensorType(DType.FLOAT32, (*te.sizes(query)[:3], te.sizes(key)[2]))
+    softmax = te.express_op(
         get_op("nn.softmax"), SoftmaxAttrs(axis=-1), (scores,), (type_,), f"{out.name}_shares"
     )
+    if isinstance(softmax, te.Unexpressed):
+        return softmax
+    (shares,) = softmax
 
     def code(*at: Term) -> Term:
         ratio = minimum(te.read(shares, at) / attrs.step, float(attrs.most))

@@ -110,7 +110,9 @@ class Model:
         if mask:
             scores = g("add", scores, g.input("mask", tensor("float32", 1, 1, 1, 37)))
         softmax = g("nn.softmax", scores, axis=-1)
-        return g("nn.batch_matmul", softmax if shares is None else self.through(softmax, *shares), v)
+        return g(
+            "nn.batch_matmul", softmax if shares is None else self.through(softmax, *shares), v
+        )
 
 
 def _names(graph: Graph) -> list[str]:

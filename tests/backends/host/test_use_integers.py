@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import graft
+from graft.backends.host.passes.fold_depth import fold_depth
 from graft.backends.host.passes.pipeline import prepare
 from graft.backends.host.passes.use_integers import use_integers
 from graft.base.dims import symbol
@@ -102,6 +103,49 @@ def test_convolution_of_signals(channels: int) -> None:
     labels = [node.attrs.label for node in fused.nodes if node.op.name == "composite"]
     (layer,) = (label for label in labels if "qnn.conv2d" in label)
     assert "qnn.saturate" in layer
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "groups"), [(3, 16, 1), (16, 24, 1), (16, 16, 16), (16, 8, 4)]
+)
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"padding": (1,) * 6},
+        {"padding": (0, 1, 1, 1, 1, 0), "strides": (2, 1, 2)},
+        {"padding": (2, 1, 1, 2, 1, 1), "dilation": (2, 1, 1)},
+    ],
+)
+def test_convolution_of_volumes(
+    batch: int, channels: int, outputs: int, groups: int, attrs: dict[str, Any]
+) -> None:
+    """On the slices of a volume, by the kernels of images."""
+    model = Quantised(batch, channels, 7, 5, 6)
+    x = model.through(model.input, 0.02, 117)
+    weights = model.weights(outputs, channels // groups, 3, 3, 3)
+    y = model.g("nn.conv3d", x, weights, groups=groups, **attrs)
+    y = model.g("nn.relu", model.g("nn.bias_add", y, model.bias(outputs, 0.02)))
+    made = _agrees(model, model.through(y, 0.05, 0), 0.05)
+    assert "qnn.conv3d" in _names(made)
+    nodes = prepare(made, host_target()).nodes
+    labels = [node.attrs.label for node in nodes if node.op.name == "composite"]
+    assert "qnn.conv3d" not in {node.op.name for node in nodes}
+    assert sum("qnn.conv2d" in one and "qnn.saturate" in one for one in labels) == 1
+
+
+def test_layers_of_volumes_stay_slices() -> None:
+    """Residual blocks too: nothing is transposed but data and result."""
+    model = Quantised(1, 8, 5, 6, 7)
+    x = model.through(model.input, 0.02, 117)
+    y = model.g("nn.conv3d", x, model.weights(8, 8, 3, 3, 3), padding=(1,) * 6)
+    first = model.through(y, 0.05, 100)
+    y = model.g("nn.conv3d", first, model.weights(8, 8, 1, 1, 1))
+    y = model.g("add", model.through(y, 0.05, 90), first)
+    made = _agrees(model, model.through(y, 0.043, 30), 0.043)
+    folded = fold_depth(made)
+    assert _names(folded).count("transpose") == 2
 
 
 def test_bias_of_a_dense_layer_on_four_axes() -> None:

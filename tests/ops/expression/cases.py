@@ -276,7 +276,10 @@ def _products() -> list[Case]:
         case("qnn.batch_matmul", i8(5, 7), u8(2, 9, 7), transpose_b=True, low=0, high=99),
         case(
             *("qnn.attention", u8(2, 4, 5, 6), u8(2, 2, 7, 6), i8(2, 2, 7, 3), f32(5, 7)),
-            **{"scale": 1e-3, "step": 1 / 255, "zero_points": (9, 40, 3), "high": 99},
+            scale=1e-3,
+            step=1 / 255,
+            zero_points=(9, 40, 3),
+            high=99,
         ),
         case("nn.batch_matmul", f16(5, 7), f16(7, 33)),
         case("nn.batch_matmul", i32(3, 7, 5), i32(7, 9), transpose_a=True),

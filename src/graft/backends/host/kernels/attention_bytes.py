@@ -289,7 +289,8 @@ class _Rows:
 
     def score(self) -> Stmt:
         """The scores of all keys, a few vectors of them at a time."""
-        statements, first = [], 0
+        statements: list[Stmt] = []
+        first = 0
         for vectors, count in balanced(self.writer.vectors, self.writer.schedule.vectors):
             number = Var(f"keys{self.tag}v{vectors}")
             begin = plus(times(number, vectors), first)

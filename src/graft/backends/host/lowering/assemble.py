@@ -239,12 +239,12 @@ class _Assembler:
         if sliced is None or source not in self.buffers:
             return False
         axis, ranges = sliced
+        block = self.storages[node.output].block
+        if block and all(storage.block != block for storage in self.buffers[source]):
+            self.read(source, self.layout.stored(source, block))  # made in rows, cut in blocks
         for storage, buffer in self.buffers[source].items():
             places = [located(storage, axis, part.first, part.count) for part in ranges]
-            if (
-                isinstance(buffer, Slot | Part)
-                and storage.block == self.storages[node.output].block
-            ):
+            if isinstance(buffer, Slot | Part) and storage.block == block:
                 if None in places:
                     continue
                 for part, place in zip(ranges, filter(None, places), strict=True):

@@ -39,9 +39,9 @@ from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
-LAYERS = {"nn.conv1d": "qnn.conv1d", "nn.conv2d": "qnn.conv2d", "nn.dense": "qnn.dense"}
-INTEGER_LAYERS = tuple(LAYERS.values())
-_CONVOLUTIONS = ("qnn.conv1d", "qnn.conv2d")
+_CONVOLUTIONS = ("qnn.conv1d", "qnn.conv2d", "qnn.conv3d")
+INTEGER_LAYERS = (*_CONVOLUTIONS, "qnn.dense")
+LAYERS = {name.replace("qnn.", "nn."): name for name in INTEGER_LAYERS}
 
 _MOVES = RuleSet("moved_bytes")
 _LAYERS = RuleSet("integer_layers")
@@ -55,6 +55,7 @@ _MOST_PRODUCTS = 1 << 15
 _MOVING = (
     "nn.max_pool1d",
     "nn.max_pool2d",
+    "nn.max_pool3d",
     "resize",
     "reshape",
     "transpose",
@@ -114,7 +115,8 @@ def integer_layer(site: Site) -> Replacement:
         return Refusal("the sums may not fit into int32")
     value, array = data.value, weights.array
     is_dense = node.op.name == "nn.dense"
-    if not is_dense and node.attrs.groups == 1 and array.shape[1] % QUAD:
+    is_flat = not is_dense and array.ndim < 5  # channels of volumes are filled up by `fold_depth`
+    if is_flat and node.attrs.groups == 1 and array.shape[1] % QUAD:
         value, array = _more_channels(site, value, array)
     zero = site.constant(data.zero_point.astype(value.dtype.numpy))
     layer, attrs = LAYERS[node.op.name], as_keywords(node.attrs)

@@ -41,6 +41,7 @@ from graft.ir.attrs import bind_attrs
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Node, Value
 from graft.ir.op import Kind
+from graft.loop.build import constant
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -58,6 +59,7 @@ from graft.loop.ir import (
     Stmt,
     Var,
 )
+from graft.ops.integer import BYTES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -131,7 +133,7 @@ def _traced(group: Group) -> dict[Value, PixelMap] | Refusal:
 
 def _no_image(value: Value) -> str | None:
     shape = value.shape
-    if value.dtype is not DType.FLOAT32:
+    if value.dtype not in (DType.FLOAT32, *BYTES):
         return f"images of {value.dtype} are not moved in blocks"
     if shape is None or len(shape) != 4 or not all(isinstance(n, int) and n for n in shape[1:]):
         return "what is moved is no image of known size"
@@ -359,7 +361,10 @@ class _Writer(ImageWriter):
             if table is not None
         ]
         for flag in flags:
-            filling = Const(self.map.fill, vector.dtype, vector.lanes)
+            fill = constant(
+                self.map.fill if vector.dtype.is_float else int(self.map.fill), vector.dtype
+            )
+            filling = Const(fill.value, vector.dtype, vector.lanes)
             vector = Select(Broadcast(flag, vector.lanes), vector, filling)
         return self.store(coordinate, {self.end: vector})
 

@@ -1,0 +1,237 @@
+"""Makes integer convolutions over three axes those over two, of the slices of a volume.
+
+A graph enters; `qnn.conv3d` leaves as `qnn.conv2d` on images, one for each slice of the result. The
+slices of the data that a kernel reaches are an image's channels, one behind the other, so that sums
+are made in one go; in groups, each slice is convolved alone and the sums are added. Both are exact.
+
+A volume [batch, channels, depth, rows, columns] is a view of its slices: a reshape and a transpose,
+which move down past what is computed element by element, so that a chain of layers works on slices
+from end to end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from graft.backends.host.kernels.integer_weights import QUAD
+from graft.base.dtypes import Array
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.op import Kind
+from graft.ops import OPS
+from graft.rewrite.driver import Site, apply_rules
+from graft.rewrite.pattern import is_op
+from graft.rewrite.rule import Refusal, Replacement, RuleSet
+
+RULES = RuleSet("fold_depth")
+
+_KINDS = (Kind.ELEMENTWISE, Kind.BROADCAST)
+_POINTWISE = tuple(name for name in OPS if OPS.get(name).kind in _KINDS and name != "trilu")
+# Between [batch, depth, channels, ...] and [batch, channels, depth, ...], either way.
+_EXCHANGED = (0, 2, 1, 3, 4)
+_RANK = 5
+
+
+def fold_depth(graph: Graph) -> Graph:
+    """Apply the rules until none fits; views only ever move towards the outputs."""
+    return apply_rules(graph, RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """Images [batch * depth, channels, rows, columns]."""
+
+    images: Value
+    batch: int
+    depth: int
+
+
+@RULES.rule(is_op("qnn.conv3d"))
+def convolution_of_slices(site: Site) -> Replacement:
+    node = site.node
+    weight = site.array(node.args[1])
+    if not node.args[0].tensor.is_static or weight is None or 0 in (node.output.shape or ()):
+        return Refusal("there is no result, or sizes or weights become known only at run time")
+    attrs = node.attrs
+    taps = weight.shape[2]
+    begin, top, left, end, bottom, right = attrs.padding
+    slices = _padded(site, _slices_of(site, node.args[0]), node, (begin, end))
+    reach = (taps - 1) * attrs.dilation[0] + 1
+    depth = (slices.depth - reach) // attrs.strides[0] + 1
+    parts = [
+        _taken(site, slices, tap * attrs.dilation[0], depth, attrs.strides[0])
+        for tap in range(taps)
+    ]
+    plane = {
+        "strides": attrs.strides[1:],
+        "dilation": attrs.dilation[1:],
+        "padding": (top, left, bottom, right),
+        "groups": attrs.groups,
+    }
+    if attrs.groups == 1:
+        pairs = [_joined(site, parts, weight)]
+    else:
+        pairs = [(part, weight[:, :, tap]) for tap, part in enumerate(parts)]
+    zero = node.inputs[2:]
+    sums = [
+        site.emit("qnn.conv2d", data, site.constant(np.ascontiguousarray(own)), *zero, **plane)
+        for data, own in pairs
+    ]
+    total = reduce(lambda left, right: site.emit("add", left, right), sums)
+    return _volume(site, _Slices(total, slices.batch, depth))
+
+
+def _joined(site: Site, parts: list[Value], weight: Array) -> tuple[Value, Array]:
+    """The slices under a kernel as channels, fours of them, and its weights for these."""
+    joined = parts[0] if len(parts) == 1 else site.emit("concatenate", *parts, axis=1)
+    outputs, channels, taps, *kernel = weight.shape
+    flat = weight.swapaxes(1, 2).reshape(outputs, taps * channels, *kernel)
+    missing = -flat.shape[1] % QUAD
+    if missing:
+        joined = site.emit("nn.pad", joined, pad_width=(0, 0, 0, 0, 0, missing, 0, 0))
+        flat = np.pad(flat, ((0, 0), (0, missing), (0, 0), (0, 0)))
+    return joined, flat
+
+
+def _padded(site: Site, slices: _Slices, node: Node, widths: tuple[int, int]) -> _Slices:
+    """With slices of the zero point before and behind the volume."""
+    begin, end = widths
+    if not begin and not end:
+        return slices
+    zero = site.array(node.inputs[2]) if len(node.inputs) > 2 else None
+    dtype = slices.images.dtype.numpy
+    fill = site.constant(np.zeros((), dtype) if zero is None else zero.reshape(()))
+    volume, axis = _by_slice(site, slices)
+    rank = volume.tensor.rank or 0
+    pads = [0] * (2 * rank)
+    pads[axis], pads[rank + axis] = begin, end
+    padded = site.emit("nn.pad", volume, fill, pad_width=tuple(pads))
+    return _images(site, padded, slices.batch, slices.depth + begin + end)
+
+
+def _taken(site: Site, slices: _Slices, first: int, count: int, stride: int) -> Value:
+    """Every so many slices from one on, as images."""
+    if (first, count, stride) == (0, slices.depth, 1):
+        return slices.images
+    volume, axis = _by_slice(site, slices)
+    stop = first + (count - 1) * stride + 1
+    cut = site.emit(
+        "strided_slice", volume, begin=(first,), end=(stop,), strides=(stride,), axes=(axis,)
+    )
+    return _images(site, cut, slices.batch, count).images
+
+
+def _by_slice(site: Site, slices: _Slices) -> tuple[Value, int]:
+    """Slices with an axis of their own, and that axis; those of one volume have it already."""
+    if slices.batch == 1:
+        return slices.images, 0
+    shape = slices.images.tensor.shape or ()
+    split = (slices.batch, slices.depth, *shape[1:])
+    return site.emit("reshape", slices.images, shape=split), 1
+
+
+def _images(site: Site, volume: Value, batch: int, depth: int) -> _Slices:
+    shape = volume.tensor.shape or ()
+    if len(shape) == _RANK:
+        volume = site.emit("reshape", volume, shape=(batch * depth, *shape[2:]))
+    return _Slices(volume, batch, depth)
+
+
+def _volume(site: Site, slices: _Slices) -> Value:
+    """Slices as a volume."""
+    shape = slices.images.tensor.shape or ()
+    split = (slices.batch, slices.depth, *shape[1:])
+    return site.emit("transpose", site.emit("reshape", slices.images, shape=split), axes=_EXCHANGED)
+
+
+def _viewed(site: Site, value: Value) -> _Slices | None:
+    """The slices that a value is a view of, where it is one."""
+    outer = site.producer(value)
+    if outer is None or outer.op.name != "transpose" or outer.attrs.axes != _EXCHANGED:
+        return None
+    inner = site.producer(outer.args[0])
+    if inner is None or inner.op.name != "reshape" or inner.args[0].tensor.rank != _RANK - 1:
+        return None
+    shape = inner.output.tensor.shape or ()
+    images = inner.args[0].tensor.shape or ()
+    batch, depth = (dim if isinstance(dim, int) else 0 for dim in shape[:2])
+    same = (*images[1:],) == (*shape[2:],) and images[0] == batch * depth
+    return _Slices(inner.args[0], batch, depth) if same else None
+
+
+def _slices_of(site: Site, value: Value) -> _Slices:
+    """A volume's slices: those that it is a view of, or as they are moved in memory."""
+    viewed = _viewed(site, value)
+    if viewed is not None:
+        return viewed
+    shape = [dim for dim in value.tensor.shape or () if isinstance(dim, int)]
+    batch, _, depth, *_ = shape
+    return _images(site, site.emit("transpose", value, axes=_EXCHANGED), batch, depth)
+
+
+@RULES.rule(is_op("transpose"))
+def exchanged_twice(site: Site) -> Replacement:
+    """A layer may have asked for the slices of its data before these were a view."""
+    inner = site.producer(site.node.args[0])
+    nodes = (site.node, inner) if inner is not None and inner.op.name == "transpose" else ()
+    if inner is None or not nodes or any(node.attrs.axes != _EXCHANGED for node in nodes):
+        return Refusal("channels and slices are not exchanged twice")
+    return inner.args[0]
+
+
+@RULES.rule(is_op("reshape"))
+def reshaped_back(site: Site) -> Replacement:
+    inner = site.producer(site.node.args[0])
+    if inner is None or inner.op.name != "reshape" or not inner.args[0].tensor.is_static:
+        return Refusal("it is no reshape of a reshape of known sizes")
+    is_same = inner.args[0].type == site.node.output.type
+    return inner.args[0] if is_same else Refusal("the shape is another one")
+
+
+@RULES.rule(is_op(*_POINTWISE))
+def pointwise_on_slices(site: Site) -> Replacement:
+    node = site.node
+    views = [_viewed(site, value) for value in node.args]
+    view = next((one for one in views if one is not None), None)
+    if view is None or None in node.inputs or len(node.outputs) != 1:
+        return Refusal("no operand is a volume of slices")
+    if node.output.tensor.shape != _shape_of_volume(view):
+        return Refusal("the result has another shape")
+    is_bias = node.op.name == "nn.bias_add"
+    if hasattr(node.attrs, "axis") and not (is_bias and node.attrs.axis in (1, 1 - _RANK)):
+        return Refusal("it works along an axis")
+    operands: list[Value] = []
+    for position, (value, own) in enumerate(zip(node.args, views, strict=True)):
+        flat = value if is_bias and position else _on_slices(site, value, own)
+        if flat is None:
+            return Refusal("an operand is no volume of slices, and no number per channel")
+        operands.append(flat)
+    attrs = {"axis": 1} if is_bias else {}
+    return _volume(site, _Slices(site.again(node, *operands, **attrs), view.batch, view.depth))
+
+
+def _shape_of_volume(view: _Slices) -> tuple[object, ...]:
+    _, channels, rows, columns = view.images.tensor.shape or ()
+    return (view.batch, channels, view.depth, rows, columns)
+
+
+def _on_slices(site: Site, value: Value, view: _Slices | None) -> Value | None:
+    """An operand as it broadcasts to images; None where it does not."""
+    if view is not None:
+        return view.images
+    shape = value.tensor.shape
+    if shape is None or not all(isinstance(dim, int) for dim in shape):
+        return None
+    extents = [dim for dim in shape if isinstance(dim, int)]
+    if math.prod(extents) == 1 and len(extents) < _RANK:
+        return value
+    array = site.array(value)
+    if array is None or len(extents) < 3:
+        return None
+    whole = array.reshape((1,) * (_RANK - array.ndim) + array.shape)
+    if (whole.shape[0], *whole.shape[2:]) != (1, 1, 1, 1):
+        return None
+    return site.constant(whole.reshape(-1, 1, 1))
