@@ -87,6 +87,9 @@ def why_not(nodes: Iterable[Node], whole: bool = False) -> Refusal | None:
     return None
 
 
+_RUN_TIME_OPERANDS = ("clip",)
+
+
 def _table(whole: bool) -> Mapping[str, Write]:
     return {**WRITERS, **MODEL_WRITERS} if whole else WRITERS
 
