@@ -5,14 +5,17 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
+import re
 
 import numpy as np
 import pytest
 from tests.llvm.kernels import add, compiled, elementwise, interpreted, run, runnable_targets, times
+from tests.llvm.micro_kernel import micro_kernel
 
 from graft.base.dtypes import Array, DType
 from graft.base.errors import InternalError, UnsupportedError
 from graft.llvm.cache import kernel_key
+from graft.llvm.compile import assembly as assembly_of
 from graft.llvm.emit import llvm_text
 from graft.llvm.load import Argument, Kernel, aligned
 from graft.loop.ir import (
@@ -44,7 +47,7 @@ from graft.loop.ir import (
     Var,
     While,
 )
-from graft.target.target import Target, host_target
+from graft.target.target import Target, host_target, named_target
 
 F32, I32, I64 = DType.FLOAT32, DType.INT32, DType.INT64
 N, M, ROW, COLUMN = Var("n"), Var("m"), Var("i"), Var("j")
@@ -385,3 +388,13 @@ def test_what_breaks_the_rules_is_an_error() -> None:
     atomic = AtomicAdd(half, (Const(0),), Const(1.0, DType.FLOAT16))
     with pytest.raises(UnsupportedError, match="no atomic addition of float16"):
         llvm_text(Function("wrong", (half, N), atomic), host_target())
+
+
+def test_loops_that_fill_the_registers_are_not_unrolled() -> None:
+    """12 sums and 16 registers; AVX-512 and NEON need none for elements."""
+    for name, is_kept in (("x86-64-v3", True), ("x86-64-v4", False), ("neoverse-v1", False)):
+        target = named_target(name)
+        text = llvm_text(micro_kernel(target), target)
+        assert ("llvm.loop.unroll.disable" in text) is is_kept
+    assembly = assembly_of(micro_kernel(named_target("znver3")), named_target("znver3"))
+    assert not re.search(r"%ymm\d+, [-\d]*\(%rsp\)", assembly)  # no sum goes to the stack

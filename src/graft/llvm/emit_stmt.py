@@ -8,6 +8,7 @@ own in the loop before: of extent n, thread t of T runs [n t // T, n (t + 1) // 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from graft.base.errors import InternalError, UnsupportedError
@@ -27,6 +28,7 @@ THREAD = Value("i64", 1, "%thread")
 THREADS = Value("i64", 1, "%threads")
 SHARED = Value("ptr", 1, "%shared")
 BLOCK_BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
+_TWO_ITERATIONS = 4  # registers beside the sums: of each, a vector of weights and an element
 
 
 def statement(context: Context, stmt: ir.Stmt) -> None:
@@ -77,7 +79,8 @@ def _for(context: Context, loop: ir.For) -> None:
         _strided(context, loop, begin, count)
         return
     if loop.kind is not ir.LoopKind.PARALLEL:
-        _count(context, loop.var, begin, count, lambda: statement(context, loop.body))
+        hints = _no_unrolling(context) if _fills_registers(context, loop) else ""
+        _count(context, loop.var, begin, count, lambda: statement(context, loop.body), hints=hints)
         return
     if context.in_parallel:
         raise InternalError(f"{context.function}: parallel loop '{loop.var.name}' inside another")
@@ -95,6 +98,36 @@ def _for(context: Context, loop: ir.For) -> None:
     else:
         run(*_share(context, count))
     context.in_parallel = False
+
+
+def _fills_registers(context: Context, loop: ir.For) -> bool:
+    """Whether an innermost loop keeps so many vectors in registers that two iterations at once have
+    no room beside them.
+
+    LLVM unrolls it all the same, moves the loads of both to the front and spills sums. It matters
+    where an element takes a register until it is multiplied: AVX-512 broadcasts it from memory on
+    its way to the multiplication, NEON multiplies by a lane."""
+    target = context.builder.target
+    if not target.is_x86 or target.has("avx512f"):
+        return False
+    sums: dict[str, ir.Buffer] = {}
+    for one in walk_stmt(loop.body):
+        if isinstance(one, ir.For) and one.kind is not ir.LoopKind.UNROLLED:
+            return False
+        if isinstance(one, ir.Store) and one.buffer.scope is ir.Scope.REGISTER:
+            sums[one.buffer.name] = one.buffer
+    bits = sum(
+        one.dtype.bits * math.prod(int(n.value) for n in one.extents if isinstance(n, ir.Const))
+        for one in sums.values()
+    )
+    return bits // target.vector_bits + _TWO_ITERATIONS >= target.vector_registers
+
+
+def _no_unrolling(context: Context) -> str:
+    """Metadata that keeps LLVM from unrolling a loop."""
+    module = context.builder.module
+    disable = module.metadata('!{!"llvm.loop.unroll.disable"}')
+    return f", !llvm.loop {module.metadata(f'distinct !{{SELF, {disable}}}')}"
 
 
 def _strided(context: Context, loop: ir.For, begin: Value, count: Value) -> None:
@@ -131,8 +164,10 @@ def _count(
     count: Value,
     body: Callable[[], None],
     step: Value = ONE,
+    hints: str = "",
 ) -> None:
-    """A loop over those of `count` values from `begin` on that are a multiple of `step` further."""
+    """A loop over those of `count` values from `begin` on that are a multiple of `step` further;
+    `hints` is LLVM's metadata of it."""
     builder = context.builder
     inside, after = builder.fresh(f"loop.{identifier(var.name)}"), builder.fresh("after")
     end = builder.binary("add nsw", begin, count)
@@ -156,7 +191,7 @@ def _count(
     builder.start(last)
     builder.do(f"{following} = add nsw {current.typed}, {step.text}")
     again = builder.compare("slt", Value(current.element, 1, following), end)
-    builder.branch(again, inside, after)
+    builder.branch(again, inside, after, hints)
     builder.start(after)
 
 

@@ -136,8 +136,8 @@ class Builder:
     def jump(self, label: str) -> None:
         self.do(f"br label %{label}")
 
-    def branch(self, condition: Value, yes: str, no: str) -> None:
-        self.do(f"br {condition.typed}, label %{yes}, label %{no}")
+    def branch(self, condition: Value, yes: str, no: str, metadata: str = "") -> None:
+        self.do(f"br {condition.typed}, label %{yes}, label %{no}{metadata}")
 
     def phi(self, element: str, lanes: int, *sources: tuple[str, str]) -> Value:
         """One value per block that jumps here: (name, block)."""
