@@ -125,6 +125,14 @@ def test_fewer_registers_make_smaller_tiles() -> None:
     check(depthwise((1, 16, 9, 40), padding=(1, 1, 1, 1), block=16), depthwise_conv2d, target=small)
 
 
+def test_tiles_have_enough_sums_for_wide_windows() -> None:
+    target = named_target("znver3")  # 16 registers
+    schedule = default_schedule(target, DType.FLOAT32, 8, 7)
+    assert schedule.pixels == target.machine.accumulators == 8
+    assert default_schedule(target, DType.FLOAT32, 8, 3).pixels == 11
+    assert default_schedule(target, DType.FLOAT32, 8, 31).pixels == 4
+
+
 @pytest.mark.parametrize(("machine", "asks"), [("icelake-server", True), ("znver5", False)])
 def test_tiles_ask_for_the_data_of_the_next_where_loads_wait(machine: str, asks: bool) -> None:
     """Once for each line that a row of the window has: blocks of eight have two pixels in one."""

@@ -66,13 +66,15 @@ class DepthwiseSchedule:
 
 
 def default_schedule(target: Target, dtype: DType, block: int, columns: int) -> DepthwiseSchedule:
-    """Tiles that fill the registers, beside the weights of a kernel row and two elements.
+    """Tiles that fill the registers, beside the weights of a kernel row and two elements; or one,
+    where that leaves fewer sums than keep the multiply-add units busy.
 
     Each instruction of a tile reads one line and goes on a tile further, a few times in a row of
     the image: where loads wait for lines that no prefetcher foresees, tiles ask for them."""
     lanes = vector_lanes(target, dtype, block)
-    spare = target.vector_registers - columns - 2
-    pixels = max(spare, target.vector_registers // 4)
+    registers = target.vector_registers
+    busy = min(target.machine.accumulators, registers - columns - 1)
+    pixels = max(registers - columns - 2, busy, registers // 4)
     return DepthwiseSchedule(lanes, pixels, not target.machine.fills_beside_loads)
 
 
