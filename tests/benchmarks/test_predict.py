@@ -52,6 +52,10 @@ kernel:
 \tvmovups\t%zmm0, (%rbx)
 \tjne\t.LBB0_1
 """
+_LOOP = (
+    ".LBB0_1:                                # %inner",
+    "                                        # =>This Inner Loop Header: Depth=1",
+)
 RUNS = {"entry": 1, "outer": 10, "inner": 1000, "latch": 10}
 
 
@@ -68,6 +72,24 @@ def test_loops_and_blocks_of_assembly() -> None:
     # Two units do no more of a single sum, and this one's stores need a cycle each.
     other = code_times(ASSEMBLY, RUNS, named_target("icelake-server"))
     assert sum(piece.cycles for piece in other) == pytest.approx(4000, rel=0.1)
+
+
+@needs_mca
+@pytest.mark.parametrize(("name", "register"), [("znver3", "ymm"), ("znver4", "zmm")])
+def test_load_units_broadcast(name: str, register: str) -> None:
+    """Twelve sums, each of an element of its own: the multiply-adds alone bound them."""
+    sums = [
+        line
+        for n in range(12)
+        for line in (
+            f"\tvbroadcastss\t{4 * n}(%rax), %{register}14",
+            f"\tvfmadd231ps\t%{register}14, %{register}15, %{register}{n}",
+        )
+    ]
+    loop = "\n".join(["kernel:", *_LOOP, *sums, "\taddq\t$4, %rax", "\tjne\t.LBB0_1", ""])
+    target = named_target(name)
+    (piece,) = code_times(loop, {"inner": 100}, target)
+    assert piece.cycles <= 1.1 * 12 * 100 / target.machine.vector_fmas
 
 
 def test_instructions_by_kind() -> None:
