@@ -79,7 +79,7 @@ def _for(context: Context, loop: ir.For) -> None:
         _strided(context, loop, begin, count)
         return
     if loop.kind is not ir.LoopKind.PARALLEL:
-        hints = _no_unrolling(context) if _fills_registers(context, loop) else ""
+        hints = _no_unrolling(context) if _stays_rolled(context, loop) else ""
         _count(context, loop.var, begin, count, lambda: statement(context, loop.body), hints=hints)
         return
     if context.in_parallel:
@@ -100,15 +100,20 @@ def _for(context: Context, loop: ir.For) -> None:
     context.in_parallel = False
 
 
-def _fills_registers(context: Context, loop: ir.For) -> bool:
-    """Whether an innermost loop keeps so many vectors in registers that two iterations at once have
-    no room beside them.
+def _stays_rolled(context: Context, loop: ir.For) -> bool:
+    """Whether an innermost loop over sums in registers is better left as it is.
 
-    LLVM unrolls it all the same, moves the loads of both to the front and spills sums. It matters
-    where an element takes a register until it is multiplied: AVX-512 broadcasts it from memory on
-    its way to the multiplication, NEON multiplies by a lane."""
+    LLVM unrolls it, moves the loads of two iterations to the front and spills sums if they leave no
+    room for both. That matters where an element takes a register until it is multiplied: AVX-512
+    broadcasts it from memory on its way to the multiplication, NEON multiplies by a lane.
+
+    Where the first cache is not filled beside loads (Intel's), its prefetcher foresees lines by the
+    step of an instruction, up to 2 KiB: five vectors of weights times eight iterations are more."""
     target = context.builder.target
-    if not target.is_x86 or target.has("avx512f"):
+    if not target.is_x86:
+        return False
+    by_steps = not target.machine.fills_beside_loads
+    if target.has("avx512f") and not by_steps:
         return False
     sums: dict[str, ir.Buffer] = {}
     for one in walk_stmt(loop.body):
@@ -120,7 +125,8 @@ def _fills_registers(context: Context, loop: ir.For) -> bool:
         one.dtype.bits * math.prod(int(n.value) for n in one.extents if isinstance(n, ir.Const))
         for one in sums.values()
     )
-    return bits // target.vector_bits + _TWO_ITERATIONS >= target.vector_registers
+    held, registers = bits // target.vector_bits, target.vector_registers
+    return held >= registers // 2 if by_steps else held + _TWO_ITERATIONS >= registers
 
 
 def _no_unrolling(context: Context) -> str:
