@@ -149,9 +149,19 @@ def _epilogues(graph: Graph) -> set[Node]:
             source = graph.producers.get(value)
             if source is None or len(graph.users[value]) > 1 or _shape(source) != _shape(node):
                 continue
+            if _widens_codes(value, node):
+                continue
             if source.op.kind in _HEAVY or source in members:
                 members.add(node)
     return members
+
+
+def _widens_codes(value: Value, node: Node) -> bool:
+    """Whether bytes become floats: between two kernels they are better moved as bytes."""
+    codes, result = value.type, node.output.type
+    if not isinstance(codes, TensorType) or not isinstance(result, TensorType):
+        return False
+    return codes.dtype.is_integer and codes.dtype.bits <= 8 and result.dtype.is_float
 
 
 def _fits(node: Node, readers: list[Node], group: _Group) -> bool:
