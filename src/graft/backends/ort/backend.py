@@ -50,6 +50,9 @@ class Ort(OnnxBackend):
         return [*quantized_units(), *operators]
 
     def supports(self, match: Match) -> Refusal | None:
+        scales = [node.args[1] for node in match.nodes if node.op.name == "qnn.quantize"]
+        if len(match.nodes) > 1 and any(scale.tensor.size != 1 for scale in scales):
+            return Refusal("ONNX Runtime reads the first of several scales of a unit's result")
         return super().supports(match) or not_compiled(self, match)
 
     def compile_model(self, model: onnx.ModelProto) -> bytes:
