@@ -274,3 +274,29 @@ def test_what_follows_knows_the_sizes() -> None:
     runs = [[numbers(6, 4), ints(1), ints(5)], [numbers(3, 4), ints(0), ints(99)]]
     check_flow(graph, *runs, tolerance=1e-5)
     assert graft.compile(graph, strict=True).placement is not None
+
+
+BOUNDS = [([], [], []), ([1], [3], [1]), ([-2], [FAR], [-1]), ([1, 0], [4, 2], [2, 1])]
+
+
+@pytest.mark.parametrize("with_strides", [False, True])
+def test_slices_by_an_unknown_number_of_bounds(with_strides: bool) -> None:
+    """Exporters cut bounds out of lists, with lengths that are data."""
+    types = [tensor("int64", symbol(name)) for name in ("b", "e", "s")]
+    builder = Builder()
+    data = builder.input("data", tensor("float32", 5, 3))
+    begin, end, strides = (builder.input(f"x{i}", type_) for i, type_ in enumerate(types))
+    operands = [begin, end, None, strides] if with_strides else [begin, end]
+    graph = builder.build(builder("strided_slice", data, *operands))
+    module = graft.compile(graph, strict=True)
+    array = np.arange(15, dtype=np.float32).reshape(5, 3)
+    for lists in BOUNDS:
+        bounds = [np.array(one, np.int64) for one in lists]
+        feeds = {"data": array, **{f"x{i}": one for i, one in enumerate(bounds)}}
+        (expected,) = evaluate(graph, list(feeds.values()))
+        (found,) = module.run(None, feeds)
+        np.testing.assert_array_equal(found, expected)
+    for counts in ((1, 2, 1), (3, 3, 3)):
+        wrong = {f"x{i}": np.ones(count, np.int64) for i, count in enumerate(counts)}
+        with pytest.raises(GraftError):
+            module.run(None, {"data": array, **wrong})

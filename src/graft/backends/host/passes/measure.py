@@ -25,10 +25,11 @@ from graft.ops import get_op
 from graft.ops.cast import CastAttrs
 from graft.ops.creation import ArangeAttrs, ConstantAttrs
 from graft.ops.index import AxisAttrs
-from graft.ops.movement import ReshapeAttrs, TransposeAttrs
+from graft.ops.movement import ConcatenateAttrs, ReshapeAttrs, TransposeAttrs
 from graft.ops.reduce import ReduceAttrs
 from graft.ops.search import UniqueAttrs
 from graft.ops.size_rules import SIZES, size_rule, sizes_op
+from graft.ops.slicing import StridedSliceAttrs
 
 _Replacement = Callable[[Node, FreshNames], list[Node]]
 
@@ -139,10 +140,55 @@ def _numbered(node: Node) -> list[int]:
 
 def _sized_by_operands(node: Node, names: FreshNames) -> list[Node]:
     """The sizes, then the node itself."""
+    *before, node = (_count_bounds(node, names) if node.op.name == "strided_slice" else []) or [
+        node
+    ]
     ranked = all(isinstance(v.type, TensorType) and v.type.shape is not None for v in node.outputs)
     if not ranked or not _numbered(node) or size_rule(node, names) is None:
         return []
-    return [_sizes(node, names), node]
+    return [*before, _sizes(node, names), node]
+
+
+def _count_bounds(node: Node, names: FreshNames) -> list[Node]:
+    """A slice by bounds of unknown number as one that cuts every axis: bounds that are missing take
+    the whole axis. Lists of different lengths do not concatenate and more bounds than axes do not
+    fit, so that the size checks of these nodes refuse what the type rule would."""
+    data, begin, end, axes, strides = (*node.inputs, None, None, None, None)[:5]
+    lists = {1: begin, 2: end} if strides is None else {1: begin, 2: end, 4: strides}
+    uncounted = {
+        at: value
+        for at, value in lists.items()
+        if value is not None and value.shape is not None and not isinstance(value.tensor.size, int)
+    }
+    if len(uncounted) < len(lists) or axes or data is None or UNKNOWN in (data.shape or (UNKNOWN,)):
+        return []
+    rank, nodes = len(data.shape or ()), list[Node]()
+
+    def call(name: str, attrs: Attrs, *operands: Value) -> Value:
+        nodes.append(_new_node(name, attrs, names, operands, node))
+        return nodes[-1].output
+
+    counts = [cast("Dim", value.tensor.size) for value in uncounted.values()]
+    rows = [
+        call("reshape", ReshapeAttrs((1, count), allowzero=True), value)
+        for count, value in zip(counts, uncounted.values(), strict=True)
+    ]
+    table = call("concatenate", ConcatenateAttrs(0), *rows)
+    dtype = table.dtype.numpy
+    whole_axis = {1: 0, 2: np.iinfo(dtype).max, 4: 1}
+    nodes.append(
+        _constant(np.array([[whole_axis[at]] * rank for at in lists], dtype), names("all"))
+    )
+    missing = StridedSliceAttrs((counts[0],), (rank,), (1,), (1,))
+    padded = call(
+        "concatenate", ConcatenateAttrs(1), table, call("strided_slice", missing, nodes[-1].output)
+    )
+    padded = call("reshape", ReshapeAttrs((len(rows), rank), allowzero=True), padded)
+    operands = list(node.inputs)
+    for row, at in enumerate(uncounted):
+        cut = call("strided_slice", StridedSliceAttrs((row,), (row + 1,), (0,), (1,)), padded)
+        operands[at] = call("reshape", ReshapeAttrs((rank,)), cut)
+    return [*nodes, replace(node, inputs=tuple(operands))]
 
 
 def _sizes(node: Node, names: FreshNames) -> Node:
