@@ -23,6 +23,7 @@ from graft.ir.graph import Graph, Value
 from graft.ir.parser import from_text
 from graft.ir.types import tensor
 from graft.ir.verify import verify
+from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.passes.fold_constants import FoldOptions, fold_constants
 
 X = tensor("float32", 2, 3)
@@ -219,6 +220,34 @@ def test_special_numbers_survive(number: float) -> None:
     )
     assert found == expected
     assert operators(after) == []
+
+
+@pytest.mark.parametrize("is_summed", [True, False])
+def test_what_is_small_again_is_folded_with_large_steps_between(is_summed: bool) -> None:
+    """A table that is too large for a constant, whose sum is not."""
+    rows = np.arange(64, dtype=np.float32).reshape(64, 1)
+
+    def build(g: Builder, x: Value) -> Value:
+        table = g("multiply", g.constant(rows), g.constant(rows.reshape(1, 64)))
+        table = g("sin", g("add", table, table))
+        return g("add", x, g("sum", table, axes=(0,)) if is_summed else table)
+
+    graph = graph_of(build, tensor("float32", 64))
+    after = run_pass(lambda g: fold_constants(g, FoldOptions(always_bytes=1024)), graph)
+    after = eliminate_dead_code(after)
+    assert operators(after) == (["add"] if is_summed else operators(graph))
+    if is_summed:
+        found = constant_of(after, after.nodes[-1].inputs[1])
+        np.testing.assert_allclose(found, np.sin(2 * rows * rows.T).sum(0), rtol=1e-5, atol=1e-4)
+
+
+def test_dequantised_constants_stay_whatever_is_made_of_them() -> None:
+    def build(g: Builder, x: Value) -> Value:
+        codes, scale = g.constant(np.ones((8, 3), np.int8)), g.constant(np.float32(0.5))
+        return g("add", x, g("sum", g("qnn.dequantize", codes, scale), axes=(0,)))
+
+    after = fold_constants(graph_of(build, tensor("float32", 3)))
+    assert "qnn.dequantize" in operators(after)
 
 
 def test_folding_twice_changes_nothing() -> None:

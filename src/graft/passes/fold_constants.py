@@ -3,8 +3,9 @@
 Every node is inferred anew: operands that have become constant turn into attributes, extents that
 have become known replace symbols, and shape arithmetic disappears. A result that would be much
 larger than what it is made of (a filled or broadcast tensor) stays a computation, unless it takes
-more than moving elements or computing them one by one (a resized table of positions). Dequantised
-constants stay, too: whoever multiplies with them may want the integers.
+more than moving elements or computing them one by one (a resized table of positions). What is made
+of such a computation alone and is small again (a sum over it) is folded, and the computation too.
+Dequantised constants stay, too: whoever multiplies with them may want the integers.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class _Folder:
         self.same: dict[Value, Value] = {}
         self.changed = False
         self.original = set(graph.nodes)
+        # Nodes on constants that stay computations for their size, with the bytes they start from.
+        self.deferred: dict[Value, tuple[Node, int]] = {}
         self.builder = Builder.beside(graph, "f")
 
     def run(self) -> Graph:
@@ -83,6 +86,7 @@ class _Folder:
         refined = self.refined(node, inputs)
         self.changed |= refined is not node or node not in self.original
         self.builder.append(refined)
+        self.defer(refined)
         foldable = len(refined.outputs) == 1 and node.op.name not in self.options.kept
         content = self.builder.knowledge.concrete(refined.output) if foldable else None
         if content is None:
@@ -119,24 +123,62 @@ class _Folder:
 
     def evaluated(self, node: Node, inputs: Sequence[Value | None]) -> list[Any] | None:
         """The node's results where all operands are constant and the results are not too large."""
-        literals = [self.builder.knowledge.literal(value) for value in inputs]
-        for value, literal in zip(inputs, literals, strict=True):
-            if value is not None and literal is None:
-                return None
-        if node.op.name in self.options.kept or not node.op.pure or has_graphs(node):
+        sources = self.source_bytes(node, inputs)
+        if sources is None or not self.affordable(node, sources):
             return None
-        if symbols_in_attrs(node.attrs):
-            return None
-        if not self.affordable(node, sum(literal.nbytes for literal in literals if literal)):
-            return None
-        operands = [None if literal is None else literal.array for literal in literals]
         try:
             with np.errstate(all="ignore"):
+                operands = self.arrays(inputs, {})
                 results = run_op(node.op, node.attrs, operands)
         except (GraftError, ArithmeticError, TypeError, ValueError, IndexError, MemoryError):
             return None  # it fails when it runs, with a message that names the node
         arrays = [result for result in results if isinstance(result, (np.ndarray, np.generic))]
         return arrays if len(arrays) == len(node.outputs) else None
+
+    def source_bytes(self, node: Node, inputs: Sequence[Value | None]) -> int | None:
+        """The bytes of the constants that a node computes its results from; None if it does not
+        compute them from constants alone."""
+        if node.op.name in self.options.kept or not node.op.pure or has_graphs(node):
+            return None
+        if symbols_in_attrs(node.attrs):
+            return None
+        total = 0
+        for value in inputs:
+            literal = self.builder.knowledge.literal(value)
+            if literal is not None:
+                total += literal.nbytes
+            elif value in self.deferred:
+                total += self.deferred[value][1]
+            elif value is not None:
+                return None
+        return total
+
+    def defer(self, node: Node) -> None:
+        """Remember a node that is not folded for the size of its result."""
+        sources = self.source_bytes(node, node.inputs)
+        if (
+            sources is None
+            or len(node.outputs) != 1
+            or not isinstance(node.output.type, TensorType)
+        ):
+            return
+        size = bytes_of(node.output.type)
+        if isinstance(size, int) and size <= self.options.costly_bytes:
+            self.deferred[node.output] = node, sources
+
+    def arrays(self, values: Sequence[Value | None], known: dict[Value, Any]) -> list[Any]:
+        """Contents of constants and of deferred nodes, which are computed here."""
+        results: list[Any] = []
+        for value in values:
+            literal = self.builder.knowledge.literal(value)
+            if value is None or literal is not None:
+                results.append(None if literal is None else literal.array)
+                continue
+            if value not in known:
+                node = self.deferred[value][0]
+                (known[value],) = run_op(node.op, node.attrs, self.arrays(node.inputs, known))
+            results.append(known[value])
+        return results
 
     def affordable(self, node: Node, operand_bytes: int) -> bool:
         total: AnyDim = 0
