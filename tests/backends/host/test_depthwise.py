@@ -178,3 +178,10 @@ def test_an_operand_in_other_blocks_is_refused() -> None:
 
     made = case(write, {"data": 16, "other": 8, "result": 16})
     assert "%other is in other blocks" in made.refusal(depthwise_conv2d)
+
+
+@pytest.mark.parametrize("columns", [33, 48, 300])
+def test_kernels_as_long_as_a_signal(columns: int) -> None:
+    """Taps come in a loop: written out, hundreds of them nest too deeply to be compiled."""
+    shape, padding = (1, 8, 1, 310), (0, columns - 1, 0, 0)
+    check(depthwise(shape, (1, columns), padding=padding), depthwise_conv2d)

@@ -72,10 +72,16 @@ def default_schedule(target: Target, dtype: DType, block: int, columns: int) -> 
     Each instruction of a tile reads one line and goes on a tile further, a few times in a row of
     the image: where loads wait for lines that no prefetcher foresees, tiles ask for them."""
     lanes = vector_lanes(target, dtype, block)
-    registers = target.vector_registers
-    busy = min(target.machine.accumulators, registers - columns - 1)
-    pixels = max(registers - columns - 2, busy, registers // 4)
+    registers, taps = target.vector_registers, unrolled_taps(columns)
+    busy = min(target.machine.accumulators, registers - taps - 1)
+    pixels = max(registers - taps - 2, busy, registers // 4)
     return DepthwiseSchedule(lanes, pixels, not target.machine.fills_beside_loads)
+
+
+def unrolled_taps(columns: int) -> int:
+    """How many taps of a kernel row are written out: all, unless the row is as long as a signal
+    (long convolutions of state space models have hundreds)."""
+    return columns if columns <= 32 else 16
 
 
 def depthwise_cycles(
@@ -197,7 +203,8 @@ class DepthwiseWriter(ImageWriter):
         """The pixels from a column on, for the vector of channels from `first` on."""
         tile = Tile(size, 1, self.lanes, self.fresh(""), self.dtype)
         line = Var(self.fresh("ky"))
-        sums = For(line, Const(0), Const(self.kernel[0]), self.step(tile, column, first, line))
+        steps = self.steps(tile, column, first, line)
+        sums = For(line, Const(0), Const(self.kernel[0]), steps)
         finish = tile.each(
             lambda pixel, _: self.store(
                 self.coordinate(plus(column, pixel), first),
@@ -209,16 +216,30 @@ class DepthwiseWriter(ImageWriter):
         start = None if begin is None else lambda _vector: Load(begin, (self.block, lanes))
         return Allocate(tile.accumulators, Block((tile.clear(start), sums, finish)))
 
-    def step(self, tile: Tile, column: Expr, first: int, line: Var) -> Stmt:
-        """One row of the kernel: every input pixel to all sums it is part of."""
+    def steps(self, tile: Tile, column: Expr, first: int, line: Var) -> Stmt:
+        """One row of the kernel: at once, or in a loop where the code would grow too long."""
+        taps = unrolled_taps(self.kernel[1])
+        if taps == self.kernel[1]:
+            return self.step(tile, column, first, line, Const(0), taps)
+        chunk, (chunks, rest) = Var(self.fresh("kx")), divmod(self.kernel[1], taps)
+        whole = self.step(tile, column, first, line, times(chunk, taps), taps)
+        loop = For(chunk, Const(0), Const(chunks), whole)
+        if not rest:
+            return loop
+        last = self.step(tile, column, first, line, Const(chunks * taps), rest)
+        return Block((loop, last))
+
+    def step(self, tile: Tile, column: Expr, first: int, line: Var, tap: Expr, taps: int) -> Stmt:
+        """Some taps of a row of the kernel: every input pixel to all sums it is part of."""
         attrs, dtype = self.anchor.attrs, self.dtype
         row = self.source_row(line)
         start = plus(times(column, attrs.strides[1]), self.data.halo[1] - attrs.padding[1])
+        start = plus(start, times(tap, attrs.dilation[1]))
         lanes = Ramp(Const(first), 1, self.lanes)
-        names = [Var(f"w{kx}{tile.tag}", dtype, self.lanes) for kx in range(self.kernel[1])]
+        names = [Var(f"w{kx}{tile.tag}", dtype, self.lanes) for kx in range(taps)]
         reached: dict[int, list[tuple[int, int]]] = {}
         for pixel in range(tile.pixels):
-            for kx in range(self.kernel[1]):
+            for kx in range(taps):
                 place = pixel * attrs.strides[1] + kx * attrs.dilation[1]
                 reached.setdefault(place, []).append((pixel, kx))
         statements: list[Stmt] = []
@@ -230,7 +251,7 @@ class DepthwiseWriter(ImageWriter):
             statements.append(Let(element, self.element(at), Block((*ahead, *updates))))
         body: Stmt = Block(tuple(statements))
         for kx, name in enumerate(names):
-            body = Let(name, Load(self.weights, (self.block, line, Const(kx), lanes)), body)
+            body = Let(name, Load(self.weights, (self.block, line, plus(tap, kx), lanes)), body)
         return body
 
     def ask_ahead(

@@ -164,10 +164,10 @@ class ByteDepthwiseWriter(DepthwiseWriter):
             return None
         return parameters.packed(self.anchor.args[1], pack, "begin", *more)
 
-    def step(self, tile: Tile, column: Expr, first: int, line: Var) -> Stmt:
+    def steps(self, tile: Tile, column: Expr, first: int, line: Var) -> Stmt:
         """One row of the kernel."""
         if self.windows is None:
-            return super().step(tile, column, first, line)
+            return super().steps(tile, column, first, line)
         return self.step_of_words(self.windows, tile, column, line)
 
     def element(self, at: tuple[Expr, ...]) -> Expr:
