@@ -76,3 +76,30 @@ def test_small_powers_are_products(exponent: float) -> None:
     graph = graph_of(build, tensor("float32", 1, 8))
     after = run_pass(strength_reduction, graph, [x])
     assert ("power" in operators(after)) == (exponent not in (3, 4))
+
+
+@pytest.mark.parametrize("is_transposed", [True, False])
+@pytest.mark.parametrize("shape", [(9, 5), (2, 3, 5), (1, 5), (0, 5)])
+def test_layers_by_weights_that_are_data_are_products(
+    shape: tuple[int, ...], is_transposed: bool
+) -> None:
+    def build(g: Builder, x: Value, y: Value) -> Value:
+        return g("nn.dense", x, g("transpose", y, axes=(1, 0)) if is_transposed else y)
+
+    weights = RANDOM.standard_normal((5, 7) if is_transposed else (7, 5)).astype(np.float32)
+    graph = graph_of(build, tensor("float32", *shape), tensor("float32", *weights.shape))
+    after = run_pass(strength_reduction, graph)
+    few = int(np.prod(shape[:-1])) < 4 and not is_transposed
+    assert ("nn.dense" in operators(after)) == few
+    assert not is_transposed or "transpose" not in operators(after)
+    x = RANDOM.standard_normal(shape).astype(np.float32)
+    (expected,) = evaluate(graph, [x, weights])
+    (found,) = graft.compile(graph, strict=True).run(None, {"x0": x, "x1": weights})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_by_constant_weights_stay() -> None:
+    weights = RANDOM.standard_normal((7, 5)).astype(np.float32)
+    types = [tensor("float32", 9, 5)]
+    graph = graph_of(lambda g, x: g("nn.dense", x, g.constant(weights)), *types)
+    assert strength_reduction(graph) is graph

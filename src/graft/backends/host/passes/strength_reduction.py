@@ -3,13 +3,16 @@
 A graph enters and leaves. Squared distances become sums of broadcast differences, which run along
 the vectors instead of along their few features (16 times as fast for 12 features, AVX-512). Dense
 layers with one output become sums of products, whose vectors run along the features (4 times as
-fast for 950). Third and fourth powers become products.
+fast for 950). Dense layers whose weights are data become products of matrices, for which there are
+register tiles (4 times as fast for 128 x 128 x 64, AVX-512). Third and fourth powers become
+products.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from graft.base.dims import UNKNOWN, product
 from graft.base.dtypes import DType
 from graft.ir.graph import Graph, Value
 from graft.rewrite.driver import Site, apply_rules
@@ -51,6 +54,35 @@ def single_output_by_sum(site: Site) -> Replacement:
         return Refusal("products of narrow numbers are added up before they are rounded")
     products = site.emit("multiply", data, site.emit("squeeze", weight, axes=(0,)))
     return site.emit("sum", products, axes=(-1,), keepdims=True)
+
+
+# With fewer rows, rearranging the columns of transposed weights costs more than it saves.
+_ROWS_WORTH_PACKING = 4
+
+
+@RULES.rule(is_op("nn.dense"))
+def data_as_weights_by_matrix_product(site: Site) -> Replacement:
+    data, weight = site.node.args
+    if site.array(weight) is not None:
+        return Refusal("the weights are constant, and dense layers have kernels for these")
+    if data.shape is None or UNKNOWN in data.shape or len(data.shape) < 2:
+        return Refusal("the rows are not known")
+    if weight.shape is None or weight.shape[0] == 1 or data.shape[-1] != weight.shape[1]:
+        return Refusal("it has one output, or may have")
+    if data.dtype not in (DType.FLOAT32, DType.FLOAT64):
+        return Refusal("products of narrow numbers are added up before they are rounded")
+    producer = site.producer(weight)
+    is_transposed = producer is not None and producer.op.name == "transpose"
+    matrix = producer.args[0] if producer is not None and is_transposed else weight
+    rows = product(data.shape[:-1])
+    if not is_transposed and isinstance(rows, int) and rows < _ROWS_WORTH_PACKING:
+        return Refusal(f"there are {rows} rows")
+    if len(data.shape) == 2:
+        return site.emit("nn.batch_matmul", data, matrix, transpose_b=not is_transposed)
+    flat = site.emit("reshape", data, shape=(rows, data.shape[-1]), allowzero=True)
+    result = site.emit("nn.batch_matmul", flat, matrix, transpose_b=not is_transposed)
+    shape = (*data.shape[:-1], weight.shape[0])
+    return site.emit("reshape", result, shape=shape, allowzero=True)
 
 
 @RULES.rule(is_op("power"))
