@@ -300,3 +300,18 @@ def test_slices_by_an_unknown_number_of_bounds(with_strides: bool) -> None:
         wrong = {f"x{i}": np.ones(count, np.int64) for i, count in enumerate(counts)}
         with pytest.raises(GraftError):
             module.run(None, {"data": array, **wrong})
+
+
+def test_identity_matrices_of_symbolic_extents() -> None:
+    """The node that a group is built around may have no operands."""
+    n, builder = symbol("n"), Builder()
+    data = builder.input("data", tensor("float32", n, n))
+    total = builder("add", data, builder("eye", shape=(n, n), dtype="float32"))
+    graph = builder.build(total, builder("sum", total, axes=(1,)))
+    module = graft.compile(graph, strict=True)
+    for extent in (3, 1, 0):
+        array = numbers(extent, extent)
+        for found, right in zip(
+            module.run(None, {"data": array}), evaluate(graph, [array]), strict=True
+        ):
+            np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)

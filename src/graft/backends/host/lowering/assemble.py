@@ -264,7 +264,7 @@ class _Assembler:
                 continue
             outer = group.outer(value)
             blocks = required.get(outer, (0,))
-            needs_halo = group.first_anchor is not None and value is group.first_anchor.args[0]
+            needs_halo = group.first_anchor is not None and value in group.first_anchor.args[:1]
             there = {
                 one.block: one
                 for one in self.buffers[outer]
