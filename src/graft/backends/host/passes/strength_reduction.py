@@ -4,8 +4,7 @@ A graph enters and leaves. Squared distances become sums of broadcast difference
 the vectors instead of along their few features (16 times as fast for 12 features, AVX-512). Dense
 layers with one output become sums of products, whose vectors run along the features (4 times as
 fast for 950). Dense layers whose weights are data become products of matrices, for which there are
-register tiles (4 times as fast for 128 x 128 x 64, AVX-512). Third and fourth powers become
-products.
+register tiles. Third and fourth powers become products.
 """
 
 from __future__ import annotations
