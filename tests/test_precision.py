@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,8 +21,9 @@ from graft.byoc import Backend, JsonBackend, Limits, measure
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.compiler import compile_options
 from graft.ir.builder import Builder
+from graft.ir.graph import Graph
 from graft.ir.types import tensor
-from graft.precision import Quantized, quantize
+from graft.precision import CANDIDATES, Quantized, quantize
 from graft.quantize.confidence import OutputError
 from graft.quantize.data import DataWarning
 from graft.quantize.report import (
@@ -36,6 +38,7 @@ from graft.quantize.report import (
     UnitReport,
 )
 from graft.quantize.scheme import Scheme
+from graft.quantize.units import Unit
 from graft.stages import Imported, import_graph, optimize
 
 
@@ -219,8 +222,15 @@ def test_two_samples_are_enough_without_a_budget() -> None:
     assert 0 < quality.error < quality.error_bound == np.inf
 
 
-def test_budgets_hold_for_data_that_were_not_seen() -> None:
+def test_budgets_hold_for_data_that_were_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """With few samples set aside the result is as far below the budget as others may be above."""
+    seconds = iter([1.0, *[0.5] * len(CANDIDATES[AUTO])])  # in float, then in each precision
+
+    def unit_seconds(_graph: Graph, units: Sequence[Unit], _groups: object) -> tuple[Any, Any]:
+        return [next(seconds)] * len(units), ()
+
+    monkeypatch.setattr("graft.precision.unit_seconds", unit_seconds)
+    monkeypatch.setattr("graft.precision.race", lambda runs: {"float": 1.0, "mixed": 0.5})
     found = quantized("perceptron", AUTO, 0.006)
     quality = found.report.quality
     assert quality.error < quality.error_bound <= 0.006
