@@ -94,3 +94,21 @@ def _saturate(draw: Draw, op: Op, fixed: Fixed) -> Call:
     count = len(fixed) or draw.among((1, 2))
     offset = {1: np.rint(draw.array(DType.FLOAT32, ()) * 50)} if count > 1 else {}
     return Call(types[:count], {"dtype": draw.among(_BYTES)}, offset)
+
+
+@recipe("qnn.attention")
+def _attention(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    """Heads that may share keys and values, with or without a mask."""
+    batch, shared, per_key = draw.between(1, 2), draw.between(1, 2), draw.between(1, 2)
+    queries, keys, size = draw.between(1, 7), draw.between(1, 9), draw.between(1, 17)
+    byte = draw.among(_BYTES)
+    mask = TensorType(DType.FLOAT32, (batch, 1, queries, keys))
+    types = (
+        TensorType(byte, (batch, shared * per_key, queries, size)),
+        TensorType(byte, (batch, shared, keys, size)),
+        TensorType(byte, (batch, shared, keys, draw.between(1, 17))),
+        mask,
+    )
+    zero_points = tuple(int(draw.array(byte, ())) for _ in range(3))
+    attrs = {"scale": 0.0005, "step": 1 / 255, "zero_points": zero_points}
+    return Call(types[: len(fixed) or draw.among((3, 4))], attrs)
