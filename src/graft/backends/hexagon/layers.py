@@ -18,7 +18,7 @@ from graft.backends.hexagon.hvx import (
     product_kernel,
     window_kernel,
 )
-from graft.backends.hexagon.units import lowers, scaled_sums, storage_of
+from graft.backends.hexagon.units import LOWER, scaled_sums, storage_of
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
 from graft.byoc.formats.integer_units import Coded, LayerSums, Unit, extents, layer_sums
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _WORD = 4  # bytes
 
 
-@lowers("nn.conv2d")
+@LOWER.entry("nn.conv2d")
 def _convolution(planner: Planner, unit: Unit) -> None:
     attrs, sums, result = unit.operator.attrs, layer_sums(unit), storage_of(unit.result)
     (outputs, inputs, *kernel), (_, channels, *_) = sums.weights.shape, extents(sums.data.value)
@@ -53,7 +53,7 @@ def _convolution(planner: Planner, unit: Unit) -> None:
     planner.step(made, (name, *constants, *_more(planner, unit, result)))
 
 
-@lowers("nn.dense")
+@LOWER.entry("nn.dense")
 def _dense(planner: Planner, unit: Unit) -> None:
     """Rows as pixels of one image."""
     sums = layer_sums(unit)
@@ -165,7 +165,7 @@ def _unsigned(
     return staged
 
 
-@lowers("nn.max_pool2d", "nn.avg_pool2d", "mean")
+@LOWER.entry("nn.max_pool2d", "nn.avg_pool2d", "mean")
 def _pool(planner: Planner, unit: Unit) -> None:
     core, (data,), is_max = unit.operator, unit.operands, unit.operator.op.name == "nn.max_pool2d"
     attrs, shape = core.attrs, extents(data.value)

@@ -15,6 +15,7 @@ import numpy as np
 from graft.backends.hexagon.hvx import Codes, Operand8, join_kernel, pointwise_kernel
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
+from graft.base.registry import Registry
 from graft.byoc.formats.integer_units import FREE, Coded, Unit, extents, looked_up
 from graft.byoc.formats.storage import CHANNELS_LAST, Storage
 from graft.byoc.formats.tensors import Tensors
@@ -31,23 +32,15 @@ _ADDED_BITS = 22  # by which a difference of codes is shifted left before it is 
 _MOST_BITS = 30  # behind the point of what is rounded
 
 Lower = Callable[["Planner", Unit], None]
-LOWER: dict[str, Lower] = {}
-
-
-def lowers(*names: str) -> Callable[[Lower], Lower]:
-    """Say of a function which operators it lowers."""
-
-    def register(function: Lower) -> Lower:
-        LOWER.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+LOWER: Registry[Lower] = Registry("lowering to HVX")
 
 
 def lower_unit(planner: Planner, unit: Unit) -> bool:
     """Plan the steps of a unit in integers; False where it has no such form."""
+    name = unit.operator.op.name
+    lower = LOWER.get(name) if name in LOWER else _look_up
     try:
-        LOWER.get(unit.operator.op.name, _look_up)(planner, unit)
+        lower(planner, unit)
     except UnsupportedError:
         return False
     return True
@@ -92,7 +85,7 @@ def _operand(data: Coded, factor: float, right: int) -> Operand8:
     return Operand8(data.value.dtype, int(data.zero.reshape(())), multiplier, _ADDED_BITS)
 
 
-@lowers("add", "subtract", "multiply", "qnn.dequantize")
+@LOWER.entry("add", "subtract", "multiply", "qnn.dequantize")
 def _pointwise(planner: Planner, unit: Unit) -> None:
     """Of tensors of one shape; an activation alone is an operator on one."""
     if any(extents(one.value) != extents(unit.result) for one in unit.operands):
@@ -119,7 +112,7 @@ def _combine(planner: Planner, unit: Unit, name: str, data: list[Coded], result:
     planner.step(kernel, (*names, planner.make(result, storage)))
 
 
-@lowers(*_MOVES)
+@LOWER.entry(*_MOVES)
 def _move(planner: Planner, unit: Unit) -> None:
     """Movement of codes; those of another meaning than the result's are requantised before."""
     core, dtype, storage = unit.operator, unit.result.dtype, storage_of(unit.result)

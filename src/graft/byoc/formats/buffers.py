@@ -99,7 +99,7 @@ class Buffers(ABC):
 def plan_offsets(
     sizes: Mapping[str, int], uses: Iterable[Sequence[str]]
 ) -> tuple[dict[str, int], int]:
-    """Where buffers lie in one arena, and its size, by the buffers that each kernel uses in turn.
+    """Where buffers lie in one arena, and its size, by the buffers of each kernel in order.
     Those without a size lie elsewhere."""
     first, last = dict[str, int](), dict[str, int]()
     for step, names in enumerate(uses):
