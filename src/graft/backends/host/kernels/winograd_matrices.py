@@ -7,6 +7,7 @@ need.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ TILES = {(3, 3): (2, 4), (5, 5): (2,), **dict.fromkeys(_LINES, (2, 4))}
 STRIDES = {**dict.fromkeys(TILES, (1,)), (3, 3): (1, 2)}
 # The kernels of bytes, whose stride is 1.
 WHOLE_TILES = dict.fromkeys(((3, 3), (1, 3), (3, 1)), (2, 4))
+# OpenBLAS, which comes with NumPy, computes products of up to so many multiply-adds in one thread.
+_SERIAL_PRODUCT = 2**18
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,20 +183,28 @@ def pack_weights(matrices: Transforms, weight: Array, block: int) -> Array:
     small matrices of each pair of channels take four times as long in NumPy."""
     both = np.kron(matrices.down.weight, matrices.across.weight)
     taps = weight.reshape(-1, block, weight.shape[1], both.shape[1]).transpose(0, 3, 2, 1)
-    return _transformed(both, taps.astype(np.float64)).astype(weight.dtype)
+    return _transformed(both, taps)
 
 
 def pack_half(matrices: Transforms, weight: Array, block: int) -> Array:
     """Weights transformed along their rows, as [out / block, column, row, in, block]."""
     out, channels, rows, columns = weight.shape
     taps = weight.reshape(out // block, block, channels, rows, columns).transpose(0, 4, 3, 2, 1)
-    return _transformed(matrices.across.weight, taps.astype(np.float64)).astype(weight.dtype)
+    return _transformed(matrices.across.weight, taps)
 
 
 def _transformed(matrix: Array, taps: Array) -> Array:
-    """The product of a matrix and the second axis of the taps."""
+    """The product of a matrix and the second axis of the taps, rounded once, to their type.
+
+    It is made of products so small that NumPy's BLAS leaves its threads asleep: awake, they spin
+    on cores that LLVM compiles kernels on."""
     blocks, count, *others = taps.shape
-    product: Array = matrix @ taps.reshape(blocks, count, -1)
+    columns = taps.reshape(blocks, count, -1)
+    product = np.empty((blocks, len(matrix), columns.shape[2]), taps.dtype)
+    width = _SERIAL_PRODUCT // matrix.size
+    for block, first in itertools.product(range(blocks), range(0, columns.shape[2], width)):
+        part = np.s_[block, :, first : first + width]
+        product[part] = matrix @ columns[part]
     return product.reshape(blocks, len(matrix), *others)
 
 
