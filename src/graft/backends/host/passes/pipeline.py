@@ -26,6 +26,7 @@ from graft.backends.host.passes.widen_convolutions import widen_convolutions
 from graft.backends.host.passes.widen_halves import widen_halves
 from graft.ir.attrs import symbols_in_attrs
 from graft.ir.graph import Graph
+from graft.ir.types import symbols_in
 from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import Pass, PassReport, run_passes
 from graft.target.target import Target
@@ -63,6 +64,8 @@ def prepare(
 
     The graph may be a part of another, whose inputs bind symbols that no input of the part has:
     their sizes come with the call."""
-    symbols = (symbols_in_attrs(node.attrs) for node in graph.nodes)
-    around = frozenset[str]().union(*symbols)
+    values = (*graph.inputs, *(value for node in graph.nodes for value in node.outputs))
+    in_types = (symbols_in(value.type) for value in values)
+    in_attrs = (symbols_in_attrs(node.attrs) for node in graph.nodes)
+    around = frozenset[str]().union(*in_types, *in_attrs)
     return run_passes(graph, host_passes(target), report, around)
