@@ -24,7 +24,7 @@ from benchmarks.harness import (
     chosen_networks,
     network_path,
 )
-from benchmarks.new_size import BATCH, any_size
+from benchmarks.new_size import SYMBOLS, any_size
 from benchmarks.pages import DOCUMENT, paragraph, table
 from graft import compile
 from graft.byoc.measure import WATCH, interval, laps
@@ -35,7 +35,6 @@ IMAGES = ("resnet18", "resnet50", "inception_v3", "darknet53", "mobilenet_v2")
 SENTENCES = "encoder"
 NETWORKS = (*IMAGES, SENTENCES)
 WORDS_OF_ONE = 128
-EVERYTHING = {0: "batch", 2: "height", 3: "width"}
 HEADER = ("network", "known sizes", "any batch", "beside known", "any size", "beside known")
 SECONDS = 6.0
 
@@ -79,8 +78,8 @@ def images(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     path = network_path(name)
     models = {
         "known": path,
-        "batch": any_size(path, BATCH),
-        "size": any_size(path, EVERYTHING),
+        "batch": any_size(path, {0: "batch"}),
+        "size": any_size(path, SYMBOLS),
     }
     (argument,) = compile(path).get_inputs()
     image = np.random.default_rng(0).standard_normal(argument.shape).astype(np.float32)

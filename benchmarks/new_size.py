@@ -1,16 +1,17 @@
-"""What a size costs that was not seen before: networks in; milliseconds around kernels out.
+"""What a size costs that was not seen before: networks in; microseconds beyond a known size out.
 
-Nothing is compiled for a new size, but stretches of native code are bound to it. Networks with a
-symbolic batch get ever new batch sizes: the time from the call to the first kernel counts.
-Detectors get ever new images, so that sizes on the way are new: there it is the time that Python
-takes around all stretches together, beside that for the same image again.
+Nothing is compiled for a new size, but memory is planned and tables of native code are filled.
+Networks whose batch, height and width are symbols get ever new sizes of image, small ones, beside
+whose kernels the cost is seen; detectors get ever new images, so that sizes on the way are new.
+Every size is run several times: what the first run takes beyond the fastest later one counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -24,43 +25,29 @@ from graft.base.dtypes import Array
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import read_model
 from graft.ir.graph import Graph
-from graft.program.instructions import KernelCall, Segment
-from graft.runtime.profile import Profile
 from graft.runtime.session import Session
 
-SYMBOLIC = ("resnet18", "mobilenet_v2")
+SYMBOLIC = ("resnet18", "resnet50", "mobilenet_v2", "inception_v3")
 DETECTORS = ("ssd300_resnet34",)
-BATCH = {0: "batch"}
-BATCHES = range(2, 9)
-HEADER = (
-    "network",
-    "new size: first kernel after",
-    "Python in all (most)",
-    "known size: first kernel after",
-    "Python in all (most)",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Seconds: to the first kernel, and of Python around all segments."""
-
-    first: float
-    around: float
+SYMBOLS = {0: "batch", 2: "height", 3: "width"}
+LEAST = 75  # pixels along a side, which Inception's poolings need
+SIZES = 40
+RUNS = 4  # of each size
+HEADER = ("network", "a known size", "a new size: more, median", "nine of ten within")
 
 
 def measure(options: argparse.Namespace) -> Json:
-    """By network, what new sizes cost and what the same sizes cost again."""
+    """By network, what runs of known and new sizes take."""
     results = {}
     for name in (*SYMBOLIC, *(() if options.quick else DETECTORS)):
-        both = costs(compiled(name, options.threads), name in SYMBOLIC)
-        results[name] = dict(zip(("new", "known"), map(summarized, both), strict=True))
+        session = compiled(name, options.threads)
+        results[name] = summarized(times(session, images(session, SIZES)))
         print(*table(HEADER, rows({name: results[name]}))[2:], flush=True)
     return results
 
 
 def sections(record: Record) -> Iterator[Section]:
-    where = f"Medians of {len(BATCHES)} sizes. {record.made}"
+    where = f"{SIZES} sizes each, the largest first. {record.made}"
     lines = [*table(HEADER, rows(record.data)), "", *paragraph(where)]
     yield Section(DOCUMENT, "new-size", lines)
 
@@ -68,7 +55,7 @@ def sections(record: Record) -> Iterator[Section]:
 def compiled(name: str, threads: int) -> Session:
     """A network, ready to run at any size, or a detector."""
     path = network_path(name)
-    return graft.compile(any_size(path, BATCH) if name in SYMBOLIC else path, threads=threads)
+    return graft.compile(any_size(path, SYMBOLS) if name in SYMBOLIC else path, threads=threads)
 
 
 def any_size(path: Path, names: Mapping[int, str]) -> Graph:
@@ -85,51 +72,44 @@ def any_size(path: Path, names: Mapping[int, str]) -> Graph:
     return import_source(replace(source, model=model))
 
 
-def costs(session: Session, symbolic: bool) -> tuple[list[Cost], list[Cost]]:
-    """What new sizes cost, and the same sizes again."""
+def images(session: Session, count: int) -> Iterator[Array]:
+    """Images of different sizes, the largest first; different ones of a size that is known."""
     (argument,) = session.get_inputs()
-    session.run(None, {argument.name: _image(session, 1, 0)})  # threads start with the first run
-    new, again = [], []
-    for number in BATCHES:
-        image = _image(session, number, 0) if symbolic else _image(session, 1, number)
-        feeds = {argument.name: image}
-        new.append(cost(session.profile(feeds)))
-        again.append(cost(session.profile(feeds)))
-    return new, again
+    assert argument.shape is not None
+    batch, channels, *sides = argument.shape
+    for number in range(count):
+        lengths = (LEAST + count - number, LEAST + count - number * 7 % count)
+        known = [s if isinstance(s, int) else n for s, n in zip(sides, lengths, strict=True)]
+        one = batch if isinstance(batch, int) else 1
+        shape = (one, int(channels), *known)
+        yield np.random.default_rng(number).random(shape, dtype=np.float32)
 
 
-def summarized(each: Sequence[Cost]) -> Json:
-    """Medians, and the most that Python took."""
-    around = [one.around for one in each]
-    first = median(one.first for one in each)
-    return {"first": first, "around": median(around), "most": max(around)}
+def times(session: Session, feeds: Iterator[Array]) -> list[list[float]]:
+    """By input, the seconds of its runs; the first, in which threads start and memory is taken
+    from the system, is not in."""
+    (argument,) = session.get_inputs()
+    seconds: list[list[float]] = []
+    for feed in feeds:
+        seconds.append([])
+        for _ in range(RUNS):
+            begin = time.perf_counter()
+            session.run(None, {argument.name: feed})
+            seconds[-1].append(time.perf_counter() - begin)
+    return seconds[1:]
 
 
-def rows(results: Json) -> Iterator[list[str]]:
+def summarized(runs: Sequence[Sequence[float]]) -> Json:
+    """Seconds of a known size, and what a new one takes more."""
+    known = [min(again) for _, *again in runs]
+    more = sorted(first - least for (first, *_), least in zip(runs, known, strict=True))
+    return {"known": median(known), "more": median(more), "most": more[len(more) * 9 // 10]}
+
+
+def rows(results: Mapping[str, Mapping[str, float]]) -> Iterator[list[str]]:
     """The cells of a table."""
     for name, result in results.items():
-        cells = [name]
-        for one in (result["new"], result["known"]):
-            cells.append(_milliseconds(one["first"]))
-            cells.append(f"{_milliseconds(one['around'])} ({_milliseconds(one['most'])})")
-        yield cells
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"
-
-
-def cost(profile: Profile) -> Cost:
-    """What a run spent besides computing."""
-    begins = [one.begin for one in profile.moments if isinstance(one.step, KernelCall)]
-    around = [one.own for one in profile.moments if isinstance(one.step, Segment)]
-    return Cost(min(begins), sum(around))
-
-
-def _image(session: Session, batch: int, seed: int) -> Array:
-    (argument,) = session.get_inputs()
-    shape = [extent if isinstance(extent, int) else batch for extent in argument.shape or ()]
-    return np.random.default_rng(seed).random(shape, dtype=np.float32)
+        yield [name, *(f"{result[key] * 1e6:,.0f} µs" for key in ("known", "more", "most"))]
 
 
 BENCHMARKS = (Benchmark("new-size", measure, sections),)
