@@ -56,6 +56,7 @@ class Module:
         self.functions: dict[str, str] = {}
         self._declarations: dict[str, str] = {}
         self._metadata: list[str] = []
+        self._shared: dict[str, int] = {}  # elements of memory that threads share
 
     def declare(self, name: str, result: str, parameters: Sequence[str]) -> None:
         """Make an intrinsic known; once is enough."""
@@ -73,9 +74,11 @@ class Module:
 
     def shared(self, name: str, element: str, count: int = 0) -> str:
         """Memory of a block of threads on a GPU, addressed by its name; without a count, all that
-        a launch asks for."""
+        a launch asks for. Functions of one module that ask for the same share it."""
         linkage, start = ("internal", " poison") if count else ("external", "")
         alignment = 128 if count else 1024  # of swizzled tiles that tensor cores read
+        name = f"{name}_{element}"
+        count = self._shared[name] = max(count, self._shared.get(name, 0))
         self._declarations[name] = (
             f"@{name} = {linkage} addrspace(3) global [{count} x {element}]{start},"
             f" align {alignment}"

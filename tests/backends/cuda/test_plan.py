@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.backends.cuda.simulated import SimulatedGpu
+from tests.backends.cuda.simulated import run_simulated
 
 from graft.backends.cuda.operands import shape_of
 from graft.backends.cuda.plan import Options, plan_region
@@ -29,7 +29,7 @@ TOLERANCE = {"float32": 5e-3, "float16": 5e-3, "bfloat16": 4e-2, "strict": 1e-5}
 @pytest.mark.each_value
 @pytest.mark.parametrize("precision", OPTIONS)
 @pytest.mark.parametrize("case", list(Cases(small=True).all()), ids=lambda case: case[0])
-def test_small_regions(case: Case, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_regions(case: Case, precision: str) -> None:
     name, graph = case
     if precision == "strict" and name == "heads":
         pytest.skip("the interpreter takes a minute for it")
@@ -37,7 +37,7 @@ def test_small_regions(case: Case, precision: str, monkeypatch: pytest.MonkeyPat
     shapes = [shape_of(value) for value in graph.inputs]
     inputs = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
     (expected,) = (np.asarray(one) for one in run_graph(graph, inputs))
-    (result,) = SimulatedGpu(monkeypatch).run(graph, inputs, OPTIONS[precision])
+    (result,) = run_simulated(graph, inputs, OPTIONS[precision])
     assert np.isfinite(result).all()
     assert np.abs(result - expected).max() <= TOLERANCE[precision] * np.abs(expected).max()
 

@@ -57,7 +57,7 @@ def plan_of(case: Case, dtype: DType) -> RegionPlan:
 def test_products_use_tensor_cores(dtype: DType) -> None:
     product = Product(CONVOLUTION, 256, dtype, 2304)
     schedule = ProductSchedule(64, 64, (2, 2, 1), 4, 8)
-    (text,) = kernels_of(product, [schedule])
+    text = kernels_of(product, [schedule])[0].ptx
     tiles = 4 * (32 // 16) * (32 // 8)  # in a stage of 128 bytes, of a warp's 32 by 32 sums
     assert text.count(INSTRUCTIONS[dtype]) == tiles
     assert "cp.async.cg.shared.global" in text
@@ -69,7 +69,7 @@ def test_products_use_tensor_cores(dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", INSTRUCTIONS)
 def test_large_tiles_are_multiplied_by_warp_groups(dtype: DType) -> None:
     schedule = ProductSchedule(128, 128, (8, 1, 1), 4, 2, by_warpgroup=True)
-    (text,) = kernels_of(Product(CONVOLUTION, 256, dtype, 2304), [schedule])
+    text = kernels_of(Product(CONVOLUTION, 256, dtype, 2304), [schedule])[0].ptx
     assert text.count("wgmma.mma_async.sync.aligned.m64n128k") == 4
     assert ("ldmatrix" in text) == (dtype is DType.FLOAT32)  # whose A has to be rounded
     assert "fence.proxy.async" in text
@@ -80,7 +80,7 @@ def test_epilogues_access_whole_vectors() -> None:
     case = Cases().convolution((1, 64, 14, 14), 64, (3, 3), padding=(1, 1, 1, 1))
     plan = plan_of(case, DType.FLOAT16)
     (name,) = (one.kernel for one in plan.launches if one.product is not None)
-    text = plan.code[name]
+    text = plan.code[name].ptx
     assert "st.global.v" in text
     assert "st.global.b" not in text
     loads = [line for line in text.splitlines() if "ld.global" in line]
@@ -103,13 +103,13 @@ def test_every_product_has_a_schedule() -> None:
 def test_kernels_assemble_with_their_sums_in_registers(
     case: Case, dtype: DType, tmp_path: Path
 ) -> None:
-    for text in plan_of(case, dtype).code.values():
-        assert spilled_bytes(text, tmp_path) <= FEW_BYTES
+    for kernel in plan_of(case, dtype).code.values():
+        assert spilled_bytes(kernel.ptx, tmp_path) <= FEW_BYTES
 
 
 @pytest.mark.full
 def test_schedules_assemble_with_their_sums_in_registers(tmp_path: Path) -> None:
     product = Product(CONVOLUTION, 256, DType.FLOAT16, 2304)
     chosen = list(candidates(product))[::40]
-    for text in kernels_of(product, chosen):
-        assert spilled_bytes(text, tmp_path) <= FEW_BYTES
+    for kernel in kernels_of(product, chosen):
+        assert spilled_bytes(kernel.ptx, tmp_path) <= FEW_BYTES

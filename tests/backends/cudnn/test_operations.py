@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.cuda.simulated import SimulatedGpu
+from tests.backends.cuda.simulated import run_simulated
 
 from graft.backends.cuda.operands import shape_of
 from graft.backends.cuda.plan import Launch, Options, plan_region
@@ -83,14 +83,12 @@ def run_call(launch: Launch, memory: dict[str, Array]) -> None:
             values[one["result"]][...] = result
 
 
-def _computed(graph: Graph, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _computed(graph: Graph, precision: str) -> None:
     random = np.random.default_rng(1)
     shapes = [shape_of(value) for value in graph.inputs]
     inputs = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
     (expected,) = (np.asarray(one) for one in run_graph(graph, inputs))
-    gpu = SimulatedGpu(monkeypatch)
-    gpu.kernels[CudnnProducts.name] = run_call
-    (result,) = gpu.run(graph, inputs, OPTIONS[precision], CudnnProducts())
+    (result,) = run_simulated(graph, inputs, OPTIONS[precision], CudnnProducts(), run_call)
     assert np.isfinite(result).all()
     assert np.abs(result - expected).max() <= TOLERANCE * np.abs(expected).max()
 
@@ -108,8 +106,8 @@ PRODUCTS = [
 @pytest.mark.each_value
 @pytest.mark.parametrize("precision", OPTIONS)
 @pytest.mark.parametrize("case", PRODUCTS, ids=lambda case: case[0])
-def test_products(case: Case, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _computed(case[1], precision, monkeypatch)
+def test_products(case: Case, precision: str) -> None:
+    _computed(case[1], precision)
 
 
 ACTIVATIONS: dict[str, dict[str, Any]] = {
@@ -124,7 +122,7 @@ ACTIVATIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("is_image", [True, False])
-def test_epilogues(name: str, is_image: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epilogues(name: str, is_image: bool) -> None:
     """A bias, a residual, a factor and an activation behind a product are one call."""
     random, builder = np.random.default_rng(0), Builder("case")
     shape = (1, 16, 5, 4) if is_image else (6, 16)
@@ -138,7 +136,7 @@ def test_epilogues(name: str, is_image: bool, monkeypatch: pytest.MonkeyPatch) -
     plan = plan_region(for_backend(graph), Options(), library=CudnnProducts())
     calls = [launch for launch in plan.launches if launch.call is not None]
     assert [len(one.call["operations"]) for one in calls if one.call is not None] == [5]
-    _computed(graph, "float32", monkeypatch)
+    _computed(graph, "float32")
 
 
 def test_what_cudnn_lacks_is_a_kernel_of_its_own() -> None:

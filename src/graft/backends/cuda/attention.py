@@ -12,15 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from graft.backends.cuda.code import ATOM, Int, TensorCode, Variable
 from graft.backends.cuda.problem import CHUNK, PARTIAL_PAD, ROW, Epilogue
 from graft.base.dtypes import DType
 from graft.llvm.context import MemRef
 from graft.llvm.emit_stmt import statement
-from graft.llvm.gpu import KernelWriter
+from graft.llvm.gpu import Kernel, KernelWriter
 from graft.llvm.text import Value, constant
 from graft.loop.ir import Buffer
+from graft.loop.print import statement_text
 
 QUERIES, KEYS, WARPS, LANES = 16, 64, 4, 8  # of a block, of a tile, of a block, of a store
 THREADS = 32 * WARPS
@@ -69,31 +71,37 @@ class Attention:
         return WARPS * max(operands, results)
 
 
-def attention_kernel(name: str, attention: Attention, epilogue: Epilogue) -> str:
-    """The kernel as PTX: its parameters are queries, keys, values and the epilogue's buffers."""
-    return _Kernel(name, attention, epilogue).ptx()
+def attention_kernel(attention: Attention, epilogue: Epilogue) -> Kernel:
+    """The kernel: its parameters are queries, keys, values and the epilogue's buffers."""
+    operands = [Buffer(label, attention.dtype, ()) for label in ("query", "key", "value")]
+    described = attention, statement_text(epilogue.body), epilogue.buffers
+    return Kernel(
+        (*operands, *epilogue.buffers),
+        THREADS,
+        attention.grid,
+        lambda writer: _Tile(writer, attention, epilogue).write(),
+        (attention, epilogue),
+        str(described),
+        shared_bytes=attention.shared_bytes,
+    )
 
 
-class _Kernel(TensorCode):
-    def __init__(self, name: str, attention: Attention, epilogue: Epilogue) -> None:
+class _Tile(TensorCode):
+    def __init__(self, writer: KernelWriter, attention: Attention, epilogue: Epilogue) -> None:
         self.attention, self.epilogue = attention, epilogue
-        operands = [Buffer(label, attention.dtype, ()) for label in ("query", "key", "value")]
-        writer = KernelWriter(name, [*operands, *epilogue.buffers], THREADS)
         super().__init__(writer, attention.dtype)
         self.item = attention.dtype.numpy.itemsize
 
-    def ptx(self) -> str:
+    def write(self) -> None:
         attention, writer = self.attention, self.writer
         self.thread = self.special("tid")
         self.lane, self.warp = self.thread & 31, self.thread // 32
-        base = writer.module.shared("memory", "i32")
-        shared = self.builder.make("i32", 1, f"ptrtoint ptr addrspace(3) {base} to i32")
-        self.base = Int(writer, shared)
+        self.base = self.shared_memory()
         own = self.base + self.warp * (attention.shared_bytes // WARPS)
         self.places = [own, own + attention.panels * QUERIES * ROW]
         self.places.append(self.places[1] + attention.panels * KEYS * ROW)
-        self.first = self.special("ctaid") * QUERIES
-        head = self.special("ctaid", "y")
+        tile, head = (Int(writer, one) for one in writer.block())
+        self.first = tile * QUERIES
         self.member, self.head = head // attention.heads, head % attention.heads
         writer.launch_next()
         writer.wait_for_inputs()
@@ -105,9 +113,10 @@ class _Kernel(TensorCode):
         for row in range(2):
             self.largest.set(constant(_LOWEST, "float"), row)
             self.total.set(constant(0.0, "float"), row)
-        self._tiles()
+        keys, step = constant(attention.keys, "i32"), constant(WARPS * KEYS, "i32")
+        writer.loop((self.warp * KEYS).value, keys, step, self._keys)
+        writer.assembly("cp.async.wait_all;", "", ())
         self._share()
-        return writer.ptx()
 
     def _load(self, number: int, first: Int, rows: int, limit: int) -> None:
         """Copy rows of an operand to this warp's memory, and zeros behind the last."""
@@ -128,27 +137,15 @@ class _Kernel(TensorCode):
                 place = row * ROW + (chunk ^ (row & 7)) * CHUNK
                 self.copy(self.places[number] + place + panel * rows * ROW, source, inside)
 
-    def _tiles(self) -> None:
-        """All tiles of keys that are this warp's."""
-        tile = Variable(self.writer, "i32")
-        tile.set((self.warp * KEYS).value)
-        test, inside, after = (self.builder.fresh(hint) for hint in ("keys", "tile", "done"))
-        self.builder.jump(test)
-        self.builder.start(test)
-        first = Int(self.writer, tile.get())
-        self.builder.branch(first.below(self.attention.keys), inside, after)
-        self.builder.start(inside)
+    def _keys(self, number: Value) -> None:
+        """A tile of keys, from that number on."""
+        first = Int(self.writer, number)
         self._load(1, first, KEYS, self.attention.keys)
         self._load(2, first, KEYS, self.attention.keys)
         self.writer.assembly("cp.async.wait_all;", "", ())
         self.writer.assembly("bar.warp.sync 0xffffffff;", "", ())
-        weights = self._weights(self._scores(first))
-        self._add_values(weights)
+        self._add_values(self._weights(self._scores(first)))
         self.writer.assembly("bar.warp.sync 0xffffffff;", "", ())
-        tile.set((first + WARPS * KEYS).value)
-        self.builder.jump(test)
-        self.builder.start(after)
-        self.writer.assembly("cp.async.wait_all;", "", ())
 
     def _scores(self, first: Int) -> list[list[Value]]:
         """Scores of the tile, eight keys after eight, in powers of two."""
@@ -305,12 +302,8 @@ class _Kernel(TensorCode):
             inside = builder.binary(
                 "and", query.below(self.attention.queries), number.below(vectors)
             )
-            label, after = builder.fresh("result"), builder.fresh("stored")
-            builder.branch(inside, label, after)
-            builder.start(label)
-            self._result(at_row, column, query, block, pitch)
-            builder.jump(after)
-            builder.start(after)
+            result = partial(self._result, at_row, column, query, block, pitch)
+            self.writer.when(inside, result)
 
     def _result(self, row: Int, column: Int, query: Int, block: int, pitch: int) -> None:
         builder = self.builder

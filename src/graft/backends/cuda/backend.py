@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
 from graft.backends.cuda import driver, runtime
 from graft.backends.cuda.operands import shape_of
+from graft.backends.cuda.persistent import persistent_plan
 from graft.backends.cuda.plan import Options, RegionPlan, is_plain_attention, plan_region
 from graft.base.dtypes import Array, DType
 from graft.byoc.contract import Backend, Limits, Match, PatternTable
@@ -21,6 +25,7 @@ from graft.runtime.json_graph import pack
 
 _PRODUCTS = ("nn.conv2d", "nn.dense", "nn.batch_matmul")
 _UNARY = ("nn.relu", "nn.leaky_relu", "clip", "sigmoid", "nn.gelu", "tanh")
+_LOG = logging.getLogger(__name__)
 _DTYPES = (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL)
 
 
@@ -83,9 +88,38 @@ class Cuda(Backend):
                 return Refusal(reason)
         return None
 
+    def plan(self, region: Graph) -> RegionPlan:
+        """The region as separate kernels."""
+        return plan_region(region, self.plan_options)
+
     def compile(self, region: Graph) -> bytes:
-        plan = plan_region(region, self.plan_options)
-        return blob_of(region, plan, self.limits.rounding)
+        """Separate kernels; where there is a GPU, machine code of its own, and one persistent
+        kernel where that is measured to be faster."""
+        plan, rounding = self.plan(region), self.limits.rounding
+        if self.missing():
+            return blob_of(region, plan, rounding)
+        gpu = driver.device()
+        blobs = [blob_of(region, plan, rounding, gpu)]
+        persistent = persistent_plan(region, self.plan_options, plan)
+        if isinstance(persistent, RegionPlan):
+            blobs.append(blob_of(region, persistent, rounding, gpu))
+        return min(blobs, key=lambda blob: self._seconds(region, blob)) if blobs[1:] else blobs[0]
+
+    def _seconds(self, region: Graph, blob: bytes) -> float:
+        """What a run takes; endless where it cannot be run."""
+        gpu = driver.device()
+        shapes = [
+            [(shape_of(value), value.dtype.numpy) for value in values]
+            for values in (region.inputs, region.outputs)
+        ]
+        operands = [[gpu.allocate(*one) for one in few] for few in shapes]
+        for memory, one in zip(operands[0], shapes[0], strict=True):
+            gpu.upload(np.zeros(*one), memory)  # indices are to be valid
+        try:
+            return self.load(blob).seconds(*operands)
+        except driver.CudaError as error:
+            _LOG.warning("%s: %s", region.name, error)
+            return math.inf
 
     def load(self, blob: bytes) -> runtime.Region:
         return runtime.load(blob)
@@ -99,25 +133,31 @@ def _inexpressible(node: Node) -> str:
     return inexpressible(node)
 
 
-def blob_of(region: Graph, plan: RegionPlan, rounding: DType) -> bytes:
-    """A plan as what `runtime.load` reads."""
+def blob_of(
+    region: Graph, plan: RegionPlan, rounding: DType, gpu: driver.Device | None = None
+) -> bytes:
+    """A plan as what `runtime.load` reads, with machine code of a GPU."""
     offsets, total = plan.offsets()
     constants: dict[str, Array] = dict(plan.constants)
-    nodes = []
+    nodes: list[dict[str, Any]] = []
+    for name, kernel in plan.code.items():
+        text = kernel.ptx
+        constants[f"{runtime.CODE}{name}"] = np.frombuffer(text.encode(), np.uint8)
+        if gpu is not None:
+            constants[f"{runtime.BINARY}{name}"] = np.frombuffer(gpu.assemble(text), np.uint8)
     for launch in plan.launches:
-        if launch.call is None:
-            code = f"{runtime.CODE}{launch.kernel}/{launch.shared_bytes}"
-            constants[code] = np.frombuffer(plan.code[launch.kernel].encode(), np.uint8)
         names = [f"{runtime.ARENA}+{offsets[n]}" if n in offsets else n for n in launch.buffers]
-        attrs = {
-            "grid": launch.grid,
-            "threads": launch.threads,
-            "shared": launch.shared_bytes,
+        attrs: dict[str, Any] = {
             "label": launch.label,
             "arena_bytes": total,
             "rounding": rounding.value,
-            **({} if launch.call is None else {"call": launch.call}),
         }
+        if launch.call is not None:
+            attrs["call"] = launch.call
+        else:
+            one = plan.code[launch.kernel]
+            attrs |= {"grid": one.grid, "threads": one.threads, "shared": one.shared_bytes}
+            attrs |= {"cluster": one.cluster}
         nodes.append({"op": launch.kernel, "inputs": names, "attrs": attrs, "outputs": []})
     inputs = [
         {"name": value.name, "dtype": value.dtype.value, "shape": shape_of(value)}

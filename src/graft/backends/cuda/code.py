@@ -53,7 +53,7 @@ class Int:
     def __floordiv__(self, other: int) -> Int:
         return self if other == 1 else self._binary("udiv", other)
 
-    def __mod__(self, other: int) -> Int:
+    def __mod__(self, other: Int | int) -> Int:
         return self._binary("urem", other)
 
     def __and__(self, other: Int | int) -> Int:
@@ -102,6 +102,12 @@ class TensorCode:
 
     def special(self, register: str, axis: str = "x") -> Int:
         return Int(self.writer, self.writer.special(register, axis))
+
+    def shared_memory(self) -> Int:
+        """Where the shared memory begins that the launch asks for."""
+        base = self.writer.module.shared("memory", "i32")
+        text = f"ptrtoint ptr addrspace(3) {base} to i32"
+        return Int(self.writer, self.builder.make("i32", 1, text))
 
     def number(self, number: int) -> Int:
         return Int(self.writer, constant(number, "i32"))

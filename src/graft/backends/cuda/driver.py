@@ -25,11 +25,13 @@ from graft.runtime.memory import address_of
 HOPPER = (9, 0)
 _LIBRARY = "libcuda.so.1"
 _DYNAMIC_SHARED = 8  # the attribute of a function that allows it more than 48 KB
-_PROGRAMMATIC = 6  # the attribute of a launch that lets it overlap the end of the one before
+# Attributes of a launch: all blocks run at once; blocks of a cluster; it overlaps the one before.
+_COOPERATIVE, _CLUSTER, _PROGRAMMATIC = 2, 4, 6
 _MAJOR, _MINOR, _PROCESSORS, _L2 = 75, 76, 16, 38  # attributes of a device
 _THREAD_LOCAL = 1  # capturing one thread's launches does not forbid others theirs
 _LOG, _LOG_SIZE = 5, 6  # options of loading a module: where errors go
 _LOG_BYTES = 4096
+_PTX = 1  # what a linker is given
 
 
 class CudaError(EvaluationError):
@@ -55,12 +57,20 @@ class _LaunchConfig(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel and how it is launched: blocks, threads of a block, bytes of shared memory."""
+    """A kernel and how it is launched: blocks, threads of a block, bytes of shared memory.
+    `is_cooperative`: all blocks run at once, or none."""
 
     function: c_void_p
     grid: tuple[int, int, int]
     threads: int
     shared_bytes: int = 0
+    is_cooperative: bool = False
+
+    def config(self, stream: c_void_p, attribute: int, *values: int) -> _LaunchConfig:
+        """What the driver is told of it, with one attribute."""
+        one = _Attribute(attribute, 0, (c_int * 16)(*values))
+        grid, block = (c_uint * 3)(*self.grid), (c_uint * 3)(self.threads, 1, 1)
+        return _LaunchConfig(grid, block, self.shared_bytes, stream, ctypes.pointer(one), 1)
 
 
 class Memory:
@@ -174,6 +184,19 @@ class Device:
             raise CudaError(f"{error.message}: {log.value.decode(errors='replace')}") from None
         return module
 
+    def assemble(self, text: str) -> bytes:
+        """PTX as machine code of this GPU."""
+        state, code, size = c_void_p(), c_void_p(), c_size_t()
+        data = text.encode() + b"\0"
+        self.driver("cuLinkCreate_v2", 0, None, None, byref(state))
+        try:
+            source = _PTX, data, c_size_t(len(data)), b"region", 0, None, None
+            self.driver("cuLinkAddData_v2", state, *source)
+            self.driver("cuLinkComplete", state, byref(code), byref(size))
+            return ctypes.string_at(code, size.value)
+        finally:
+            self.driver("cuLinkDestroy", state)
+
     def unload(self, module: c_void_p) -> None:
         """Forget a module."""
         self._library.cuCtxSetCurrent(self._context)
@@ -194,17 +217,23 @@ class Device:
         values = (c_void_p * len(addresses))(*addresses)
         first, size = ctypes.addressof(values), ctypes.sizeof(c_void_p)
         arguments = (c_void_p * len(addresses))(*(first + size * i for i in range(len(addresses))))
-        attribute = _Attribute(_PROGRAMMATIC)
-        attribute.value[0] = 1
-        config = _LaunchConfig(
-            (c_uint * 3)(*launch.grid),
-            (c_uint * 3)(launch.threads, 1, 1),
-            launch.shared_bytes,
-            stream or self.stream,
-            ctypes.pointer(attribute),
-            1,
-        )
+        attribute = _COOPERATIVE if launch.is_cooperative else _PROGRAMMATIC
+        config = launch.config(stream or self.stream, attribute, 1)
         self.driver("cuLaunchKernelEx", byref(config), launch.function, arguments, None)
+
+    def resident_blocks(self, launch: Launch, cluster: int) -> int:
+        """How many blocks of a kernel the GPU runs at once."""
+        count = c_int()
+        if cluster == 1:
+            name, size = (
+                "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                c_size_t(launch.shared_bytes),
+            )
+            self.driver(name, byref(count), launch.function, launch.threads, size)
+            return count.value * self.processors
+        config = launch.config(self.stream, _CLUSTER, cluster, 1, 1)
+        self.driver("cuOccupancyMaxActiveClusters", byref(count), launch.function, byref(config))
+        return count.value * cluster
 
     def capture(self, issue: Callable[[c_void_p], None]) -> Graph:
         """What `issue` launches into a stream, as a graph to be launched as a whole.

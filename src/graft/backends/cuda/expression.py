@@ -12,9 +12,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graft.llvm.gpu import Kernel, loop_kernel
 from graft.loop.default_schedule import axis_names, element_count, fuse_axes, inline_stages
 from graft.loop.errors import LoopError
-from graft.loop.ir import Const, Expr, Function, Load
+from graft.loop.ir import Const, Expr, Load
 from graft.loop.lower import lower
 from graft.loop.schedule import (
     CacheWrite,
@@ -41,20 +42,11 @@ _ROW_THREADS = range(64, 257, 4)
 _UNROLLED = 16  # terms of a sum that are asked for before the first is there
 
 
-@dataclass(frozen=True, slots=True)
-class LoopKernel:
-    """A function of the loop IR, and the grid that runs it."""
-
-    function: Function
-    threads: int
-    blocks: int
-
-
-def expression_kernel(name: str, arguments: Sequence[Tensor], result: Tensor) -> LoopKernel:
+def expression_kernel(arguments: Sequence[Tensor], result: Tensor) -> Kernel:
     """The kernel that computes a result from its arguments, all as they lie in memory."""
     inlined, written = inline_stages(arguments, result)
     reductions = [one for one in written.values() if isinstance(one.body, Reduce)]
-    job = _Job(name, (*arguments, result), written[result.name], reductions, inlined)
+    job = _Job((*arguments, result), written[result.name], reductions, inlined)
     if reductions and all(_is_along_rows(one, job.result) for one in reductions):
         return _rows(job)
     lasting = _extent(result, -1) if result.shape else 1
@@ -72,15 +64,14 @@ class _Job:
     """What a schedule is made for: `arguments` with the result last, and the stages that are left
     when all others are computed where they are read."""
 
-    name: str
     arguments: tuple[Tensor, ...]
     result: Tensor
     reductions: Sequence[Tensor]
     inlined: dict[str, list[Directive]]
 
-    def kernel(self, stages: dict[str, list[Directive]], threads: int, blocks: int) -> LoopKernel:
+    def kernel(self, stages: dict[str, list[Directive]], threads: int, blocks: int) -> Kernel:
         schedule = Schedule.of({**self.inlined, **stages})
-        return LoopKernel(lower(self.name, self.arguments, schedule), threads, blocks)
+        return loop_kernel(lower("kernel", self.arguments, schedule), threads, blocks)
 
 
 def _extent(tensor: Tensor, axis: int) -> int:
@@ -89,7 +80,7 @@ def _extent(tensor: Tensor, axis: int) -> int:
     return int(extent.value)
 
 
-def _elements(job: _Job, lanes: int) -> LoopKernel:
+def _elements(job: _Job, lanes: int) -> Kernel:
     result, axes, directives = job.result, axis_names(job.result), list[Directive]()
     if lanes > 1:
         directives += [Split(axes[-1], "outer", "lane", lanes), Vectorize("lane")]
@@ -128,7 +119,7 @@ def _is_along_rows(reduction: Tensor, result: Tensor) -> bool:
     return is_long and near and rows <= _MANY_ROWS and rows in (leading, element_count(result))
 
 
-def _rows(job: _Job) -> LoopKernel:
+def _rows(job: _Job) -> Kernel:
     result, axes, directives = job.result, axis_names(job.result), list[Directive]()
     extents = [_reduced_extent(one) for one in job.reductions]
     # A thread adds up its share one by one, then every thread the shares of all, four at a time.

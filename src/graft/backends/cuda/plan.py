@@ -8,7 +8,6 @@ for; where one cannot be had from its producer, a kernel copies it into another 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from graft.backends.cuda.attention import LANES, THREADS, Attention, Operand, attention_kernel
+from graft.backends.cuda.attention import LANES, Attention, Operand, attention_kernel
 from graft.backends.cuda.epilogue import epilogue_of
 from graft.backends.cuda.expression import expression_kernel
 from graft.backends.cuda.operands import Operands, product_of, shape_of
@@ -30,8 +29,7 @@ from graft.byoc.formats.tensors import Strided, Tensors, strided
 from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.op import Kind
 from graft.ir.types import TensorType
-from graft.llvm.gpu import loop_kernel
-from graft.loop.print import statement_text, to_text
+from graft.llvm.gpu import Kernel
 from graft.loop.tensor import Tensor, placeholder
 from graft.passes.group_fusion import fusion_groups
 
@@ -56,10 +54,7 @@ class Launch:
     `call` describes what a library does in the kernel's stead."""
 
     kernel: str
-    buffers: tuple[str, ...]
-    grid: tuple[int, int, int] = (1, 1, 1)
-    threads: int = 1
-    shared_bytes: int = 0
+    buffers: tuple[str, ...]  # the last is written
     label: str = ""
     product: Product | None = None
     call: Mapping[str, Any] | None = None
@@ -84,16 +79,19 @@ class ProductLibrary(Protocol):
 
 @dataclass
 class RegionPlan:
-    """All that a region needs at run time; `sizes` are bytes of buffers of its own."""
+    """All that a region needs at run time; `sizes` are bytes of buffers of its own, `uses` those that
+    are in use at the same time, where that is not launch by launch."""
 
-    code: dict[str, str] = field(default_factory=dict)
+    code: dict[str, Kernel] = field(default_factory=dict)
     launches: list[Launch] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    uses: Sequence[Sequence[str]] = ()
 
     def offsets(self) -> tuple[dict[str, int], int]:
         """Where buffers lie in one arena, and its size."""
-        return plan_offsets(self.sizes, [launch.buffers for launch in self.launches])
+        uses = self.uses or [launch.buffers for launch in self.launches]
+        return plan_offsets(self.sizes, uses)
 
 
 def plan_region(
@@ -293,20 +291,18 @@ class _Planner(Buffers):
     def run_kernel(
         self, inputs: Sequence[Tensor], result: Tensor, buffers: tuple[str, ...], label: str
     ) -> None:
-        kernel = expression_kernel("kernel", inputs, result)
-        name = self._code(
-            to_text(kernel.function) + str(kernel.threads),
-            lambda name: loop_kernel(replace(kernel.function, name=name), kernel.threads),
-        )
-        grid = (kernel.blocks, 1, 1)
-        self.plan.launches.append(Launch(name, buffers, grid, kernel.threads, 0, label))
+        self._launch(expression_kernel(inputs, result), buffers, label)
 
-    def _code(self, content: str, make: Callable[[str], str]) -> str:
-        """The name of a kernel with this content; equal ones are made once."""
-        name = "k" + hashlib.sha256(content.encode()).hexdigest()[:16]
-        if name not in self.plan.code:
-            self.plan.code[name] = make(name)
-        return name
+    def _launch(
+        self,
+        kernel: Kernel,
+        buffers: tuple[str, ...],
+        label: str,
+        product: Product | None = None,
+    ) -> None:
+        """Append a launch; equal kernels are made once."""
+        self.plan.code.setdefault(kernel.name, kernel)
+        self.plan.launches.append(Launch(kernel.name, buffers, label, product))
 
     # Products.
 
@@ -329,24 +325,10 @@ class _Planner(Buffers):
         a = self.require(*operands.a)
         b = self.constant(operands.b) if isinstance(operands.b, np.ndarray) else ""
         b = b or self.require(*operands.b)
-        described = (product, schedule, statement_text(epilogue.body), epilogue.buffers)
-        name = self._code(
-            str(described), lambda name: product_kernel(name, product, schedule, epilogue)
-        )
         names = [tensors.buffers[buffer.name] for buffer in epilogue.buffers[:-1]]
         buffers = (a, b, *names, self.make(whole, replace(storage, shape=shape_of(whole))))
         label = "+".join(node.op.name for node in (anchor, *rest))
-        self.plan.launches.append(
-            Launch(
-                name,
-                buffers,
-                schedule.grid(product),
-                schedule.threads,
-                schedule.shared_bytes,
-                label,
-                product,
-            )
-        )
+        self._launch(product_kernel(product, schedule, epilogue), buffers, label, product)
         return True
 
     def _library_product(self, library: ProductLibrary, anchor: Node, rest: Sequence[Node]) -> bool:
@@ -379,13 +361,10 @@ class _Planner(Buffers):
         keys = shape_of(node.args[1])[2]
         strides = tuple(Operand(one.offset, *one.strides[:3]) for one in places)
         problem = Attention(batch, heads, queries, keys, size, scale, dtype, strides)
-        described = (problem, statement_text(epilogue.body), epilogue.buffers)
-        name = self._code(str(described), lambda name: attention_kernel(name, problem, epilogue))
         names = [tensors.buffers[buffer.name] for buffer in epilogue.buffers[:-1]]
         buffers = (*(one.buffer for one in places), *names, self.make(root.output, storage))
         label = "+".join(one.op.name for one in (node, *rest))
-        launch = Launch(name, buffers, problem.grid, THREADS, problem.shared_bytes, label)
-        self.plan.launches.append(launch)
+        self._launch(attention_kernel(problem, epilogue), buffers, label)
         return True
 
     def _operand(self, value: Value) -> Strided:

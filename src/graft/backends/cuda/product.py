@@ -17,44 +17,45 @@ multiplied by, reads rows of just this form.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from graft.backends.cuda.code import ATOM, Int, Variable
 from graft.backends.cuda.problem import CHUNK, ROW, WARPGROUP, Epilogue, Product, ProductSchedule
 from graft.backends.cuda.results import TileResults
 from graft.base.dtypes import DType
-from graft.llvm.gpu import KernelWriter
+from graft.llvm.gpu import Kernel
 from graft.llvm.text import Value, constant
 from graft.loop.ir import Buffer
+from graft.loop.print import statement_text
 
 _FAR = -(1 << 20)  # a pixel coordinate outside of every image
 
 
-def product_kernel(
-    name: str, product: Product, schedule: ProductSchedule, epilogue: Epilogue
-) -> str:
-    """The kernel as PTX: its parameters are A, B and the epilogue's buffers."""
-    return _Kernel(name, product, schedule, epilogue).ptx()
+def product_kernel(product: Product, schedule: ProductSchedule, epilogue: Epilogue) -> Kernel:
+    """The kernel: its parameters are A, B and the epilogue's buffers."""
+    operands = [Buffer(label, product.dtype, ()) for label in ("operand_a", "operand_b")]
+    described = product, schedule, statement_text(epilogue.body), epilogue.buffers
+    return Kernel(
+        (*operands, *epilogue.buffers),
+        schedule.threads,
+        schedule.grid(product),
+        lambda writer: _Tile(writer, product, schedule, epilogue).write(),
+        (product, schedule, epilogue),
+        str(described),
+        schedule.split,
+        schedule.shared_bytes,
+    )
 
 
-class _Kernel(TileResults):
-    def __init__(
-        self, name: str, product: Product, schedule: ProductSchedule, epilogue: Epilogue
-    ) -> None:
-        operands = [Buffer(label, product.dtype, ()) for label in ("operand_a", "operand_b")]
-        buffers = [*operands, *epilogue.buffers]
-        writer = KernelWriter(name, buffers, schedule.threads, schedule.split)
-        super().__init__(writer, product, schedule, epilogue)
-
-    def ptx(self) -> str:
+class _Tile(TileResults):
+    def write(self) -> None:
         writer, schedule = self.writer, self.schedule
         self.thread = self.special("tid")
         self.lane, warp = self.thread & 31, self.thread // 32
         tall, wide, _deep = schedule.warps
         self.warp = (warp % tall, warp // tall % wide, warp // (tall * wide))
         self._locate()
-        base = writer.module.shared("ring", "i32")
-        text = f"ptrtoint ptr addrspace(3) {base} to i32"
-        self.base = Int(writer, self.builder.make("i32", 1, text))
+        self.base = self.shared_memory()
         writer.launch_next()
         self.sums = Variable(writer, "float", math.prod(schedule.warp_tile) // 32)
         for index in range(math.prod(schedule.warp_tile) // 32):
@@ -62,19 +63,29 @@ class _Kernel(TileResults):
         self._prepare_rows()
         self._multiply()
         self.finish()
-        return writer.ptx()
 
     def _locate(self) -> None:
         """Which tile of which member of the batch this block computes, and which part of K."""
         product, schedule = self.product, self.schedule
-        block = self.special("ctaid")
+        block, member = (Int(self.writer, one) for one in self.writer.block())
         self.rank = block % schedule.split if schedule.split > 1 else self.number(0)
+        self.peers = self.number(0)
+        if self.writer.is_phase and schedule.split > 1:  # clusters may be larger there
+            self.peers = self.special("cluster.ctarank") - self.rank
         tile = block // schedule.split
         across = math.ceil(product.columns / schedule.columns)
         # Neighbouring blocks share rows of A where B is larger, as it is in late layers.
         self.first_row = tile // across * schedule.rows
         self.first_column = tile % across * schedule.columns
-        self.member = self.special("ctaid", "y") if product.batch > 1 else self.number(0)
+        self.member = member if product.batch > 1 else self.number(0)
+        if self.writer.is_phase and product.batch > 1 and schedule.split > 1:
+            # Blocks beyond the last complete a cluster: rows that are none keep them from harm.
+            exists = member.below(product.batch)
+            beyond = self.number(product.rows).value
+            row = self.builder.select(exists, self.first_row.value, beyond)
+            self.first_row = Int(self.writer, row)
+            number = self.builder.select(exists, member.value, self.number(0).value)
+            self.member = Int(self.writer, number)
         share = math.ceil(product.k_steps / schedule.split)
         self.first_step = self.rank * share
         left = self.number(product.k_steps) - self.first_step
@@ -135,16 +146,11 @@ class _Kernel(TileResults):
         """One chunk of a row of the slot, or zeros where it is not inside."""
         at_row = self.slot_row + row
         place = (at_row * ROW) + ((self.chunk ^ (at_row & 7)) * CHUNK)
-        partial = limit - row < self.stride
-        after = ""
-        if partial:
-            label, after = self.builder.fresh("copy"), self.builder.fresh("copied")
-            self.builder.branch(at_row.below(limit), label, after)
-            self.builder.start(label)
-        self.copy(slot + place, pointer, inside)
-        if partial:
-            self.builder.jump(after)
-            self.builder.start(after)
+        if limit - row < self.stride:
+            copy = partial(self.copy, slot + place, pointer, inside)
+            self.writer.when(at_row.below(limit), copy)
+        else:
+            self.copy(slot + place, pointer, inside)
 
     def _copy_a(self, step: Int, slot: Int) -> None:
         product, window = self.product, self.product.window
@@ -197,37 +203,34 @@ class _Kernel(TileResults):
         ahead = self.schedule.stages - 1 - pending
         if not self.product.is_constant:
             self.writer.wait_for_inputs()
-        for stage in range(ahead):
-            self._when(self.number(stage), self.steps, self._copy_b, stage)
+        stages = [self.number(stage) for stage in range(ahead)]
+        filled = [(stage, self._slots(stage)) for stage in stages]
+        for stage, (_, b) in filled:
+            self.writer.when(stage.below(self.steps), partial(self._copy_b, stage, b))
         if self.product.is_constant:
             self.writer.wait_for_inputs()
-        for stage in range(ahead):
-            self._when(self.number(stage), self.steps, self._copy_a, stage)
+        for stage, (a, _) in filled:
+            self.writer.when(stage.below(self.steps), partial(self._copy_a, stage, a))
             self._commit()
-        step, slot = Variable(self.writer, "i32"), Variable(self.writer, "i32")
-        step.set(constant(0, "i32"))
+        slot = Variable(self.writer, "i32")
         slot.set(constant(0, "i32"))
-        test, inside, after = (self.builder.fresh(hint) for hint in ("ring", "step", "summed"))
-        self.builder.jump(test)
-        self.builder.start(test)
-        self.builder.branch(Int(self.writer, step.get()).below(self.steps), inside, after)
-        self.builder.start(inside)
-        self.writer.assembly(f"cp.async.wait_group {ahead - 1};", "", ())
-        if by_warpgroup:  # what reads the copies is no instruction of a thread
-            self.writer.assembly("fence.proxy.async.shared::cta;", "", ())
-        self.writer.barrier()
-        now, current = Int(self.writer, step.get()), Int(self.writer, slot.get())
-        if by_warpgroup:
-            self._begin_stage(current)
-            self._refill(now + ahead, current + ahead)
-            self._await_products(pending)
-        else:
-            self._refill(now + ahead, current + ahead)
-            self._multiply_stage(current)
-        step.set((now + 1).value)
-        slot.set(self._wrapped(current + 1).value)
-        self.builder.jump(test)
-        self.builder.start(after)
+
+        def multiply(step: Value) -> None:
+            self.writer.assembly(f"cp.async.wait_group {ahead - 1};", "", ())
+            if by_warpgroup:  # what reads the copies is no instruction of a thread
+                self.writer.assembly("fence.proxy.async.shared::cta;", "", ())
+            self.writer.barrier()
+            now, current = Int(self.writer, step), Int(self.writer, slot.get())
+            if by_warpgroup:
+                self._begin_stage(current)
+                self._refill(now + ahead, current + ahead)
+                self._await_products(pending)
+            else:
+                self._refill(now + ahead, current + ahead)
+                self._multiply_stage(current)
+            slot.set(self._wrapped(current + 1).value)
+
+        self.writer.loop(constant(0, "i32"), self.steps.value, constant(1, "i32"), multiply)
         self.writer.assembly("cp.async.wait_group 0;", "", ())
         if pending:
             self._await_products(0)
@@ -243,27 +246,13 @@ class _Kernel(TileResults):
         fits = slot.below(stages)
         return Int(self.writer, self.builder.select(fits, slot.value, lower))
 
-    def _when(self, step: Int, limit: Int, copy: object, stage: int) -> None:
-        label, after = self.builder.fresh("fill"), self.builder.fresh("filled")
-        self.builder.branch(step.below(limit), label, after)
-        self.builder.start(label)
-        a, b = self._slots(self.number(stage))
-        if copy == self._copy_a:
-            self._copy_a(step, a)
-        else:
-            self._copy_b(step, b)
-        self.builder.jump(after)
-        self.builder.start(after)
-
     def _refill(self, step: Int, slot: Int) -> None:
-        label, after = self.builder.fresh("fill"), self.builder.fresh("filled")
-        self.builder.branch(step.below(self.steps), label, after)
-        self.builder.start(label)
-        a, b = self._slots(self._wrapped(slot))
-        self._copy_b(step, b)
-        self._copy_a(step, a)
-        self.builder.jump(after)
-        self.builder.start(after)
+        def copy() -> None:
+            a, b = self._slots(self._wrapped(slot))
+            self._copy_b(step, b)
+            self._copy_a(step, a)
+
+        self.writer.when(step.below(self.steps), copy)
         self._commit()
 
     # Products: fragments from shared memory, and matrix instructions on them.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from graft.backends.cuda.code import Int, TensorCode, Variable
 from graft.backends.cuda.problem import PARTIAL_PAD, Epilogue, Product, ProductSchedule
@@ -46,7 +47,8 @@ class TileResults(TensorCode):
     lane: Int
     warp: tuple[Int, Int, Int]
     base: Int  # of shared memory
-    rank: Int  # within the cluster
+    rank: Int  # among the blocks that share the tile
+    peers: Int  # the first of these in the cluster
     member: Int  # of the batch
     first_row: Int
     first_column: Int
@@ -104,12 +106,7 @@ class TileResults(TensorCode):
                 self._store_sums()
                 self._meet()
             for one, operands in zip(few, loaded, strict=True):
-                label, after = self.builder.fresh("result"), self.builder.fresh("stored")
-                self.builder.branch(one.inside, label, after)
-                self.builder.start(label)
-                self._result(one, operands)
-                self.builder.jump(after)
-                self.builder.start(after)
+                self.writer.when(one.inside, partial(self._result, one, operands))
         if schedule.split > 1:  # nobody leaves while others read its memory
             self._meet()
 
@@ -182,7 +179,7 @@ class TileResults(TensorCode):
         if self.schedule.split > 1:
             space = "shared::cluster"
             text = "mapa.shared::cluster.u32 $0, $1, $2;"
-            which = constant(rank, "i32")
+            which = (self.peers + rank).value
             made = self.writer.assembly(text, "=r,r,r", ["i32"], address, which)
             address = Value("i32", 1, made)
         for first in range(0, lanes, 4):

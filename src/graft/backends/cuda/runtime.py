@@ -1,9 +1,11 @@
 """CUDA regions at run time: kernels, launches and packed constants in, a callable out.
 
 A blob is a JSON graph whose nodes are launches: the kernel's name, the buffers it is given, blocks,
-threads and shared memory; its constants are weights, and the code of kernels as bytes. A call with
-operands at new addresses launches kernel after kernel; when the addresses come again, as they do
-(memory of values is used again), the launches become a CUDA graph, which is launched from then on.
+threads and shared memory; its constants are weights, and the code of kernels as bytes: PTX and,
+where the region was compiled on a GPU, machine code of that one. A call with operands at new
+addresses launches kernel after kernel; when the addresses come again, as they do (memory of values
+is used again), the launches become a CUDA graph, which is launched from then on. A region that is
+one persistent kernel (`persistent.py`) needs none.
 """
 
 from __future__ import annotations
@@ -12,23 +14,27 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from ctypes import c_void_p
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from graft.backends.cuda.driver import Device, Graph, Launch, Memory, device
+from graft.backends.cuda.driver import CudaError, Device, Graph, Launch, Memory, device
 from graft.base.dtypes import DType
 from graft.runtime.json_graph import JsonNode, unpack
 from graft.runtime.loaders import versioned
 from graft.runtime.memory import aligned_size
 
-VERSION = "1"
-CODE = "code:"  # constants whose names begin so are kernels
+VERSION = "2"
+# Constants whose names begin so are kernels: PTX, and machine code.
+CODE, BINARY = "code:", "binary:"
 ARENA = "arena"  # the name of memory between kernels; an offset stands behind it
 _GRAPHS = 8  # of different addresses that a region remembers
 _LOADERS = 8  # threads that load kernels: the driver compiles PTX
+_REPETITIONS, _ROUNDS = 50, 5  # of runs that are timed
+_NOTHING = np.zeros(0, np.uint8)
 
 
 class Work(Protocol):
@@ -61,8 +67,15 @@ class Region:
         self._lock = threading.Lock()
         described = unpack(blob)
         constants = dict(described.constants)
-        code = {n.removeprefix(CODE): constants.pop(n) for n in [*constants] if n.startswith(CODE)}
-        functions = self._functions(code)
+        kernels = [name for name in constants if name.startswith(CODE)]
+        code = {
+            name.removeprefix(CODE): (
+                constants.pop(name).tobytes(),
+                constants.pop(BINARY + name.removeprefix(CODE), _NOTHING).tobytes(),
+            )
+            for name in kernels
+        }
+        modules = self._modules(code)
         offsets, total = dict[str, int](), 0
         for name, array in constants.items():
             offsets[name], total = total, aligned_size(total + array.nbytes)
@@ -81,26 +94,37 @@ class Region:
         self._launches: list[tuple[Work, list[int | str]]] = []
         for node in described.nodes:
             places = [self._place(str(n), offsets) for n in node.inputs]
-            self._launches.append((self.work(node, functions), places))
+            self._launches.append((self.work(node, modules), places))
         self._graphs: dict[tuple[int, ...], Graph | None] = {}
 
-    def work(self, node: JsonNode, functions: Mapping[tuple[str, int], Any]) -> Work:
+    def work(self, node: JsonNode, modules: Mapping[str, c_void_p]) -> Work:
         """What a node of the blob does: here, always launch a kernel."""
         attrs, shared = node.attrs, int(node.attrs["shared"])
-        grid, function = tuple(attrs["grid"]), functions[node.op, shared]
-        return KernelLaunch(self.device, Launch(function, grid, attrs["threads"], shared))
+        function, grid = self.device.function(modules[node.op], node.op, shared), attrs["grid"]
+        launch = Launch(function, tuple(grid), attrs["threads"], shared)
+        if not grid[0]:
+            cluster = int(attrs["cluster"])
+            blocks = self.device.resident_blocks(replace(launch, grid=(cluster, 1, 1)), cluster)
+            if not blocks:
+                raise CudaError(f"no block of {launch.threads} threads and {shared} bytes fits")
+            launch = replace(launch, grid=(blocks, 1, 1), is_cooperative=True)
+        return KernelLaunch(self.device, launch)
 
-    def _functions(self, code: dict[str, Any]) -> dict[tuple[str, int], Any]:
-        """Kernels by name and shared memory; PTX is compiled by the driver, several at a time."""
-        wanted = [(name.partition("/")[0], int(name.partition("/")[2])) for name in code]
+    def _modules(self, code: Mapping[str, tuple[bytes, bytes]]) -> dict[str, c_void_p]:
+        """Modules of kernels by name; PTX is compiled by the driver, several at a time."""
         with ThreadPoolExecutor(_LOADERS) as pool:
-            modules = list(pool.map(self.device.load, (array.tobytes() for array in code.values())))
-        for module in modules:
+            modules = dict(zip(code, pool.map(self._module, code.values()), strict=True))
+        for module in modules.values():
             weakref.finalize(self, self.device.unload, module)
-        return {
-            (name, shared): self.device.function(module, name, shared)
-            for (name, shared), module in zip(wanted, modules, strict=True)
-        }
+        return modules
+
+    def _module(self, code: tuple[bytes, bytes]) -> c_void_p:
+        """A module of machine code where it is of this GPU's kind, else of PTX."""
+        text, binary = code
+        with suppress(CudaError):
+            if binary:
+                return self.device.load(binary)
+        return self.device.load(text)
 
     def _place(self, name: str, offsets: dict[str, int]) -> int | str:
         """The address of a constant or of a part of the arena; an operand's name stays."""
@@ -141,6 +165,9 @@ class Region:
         """Start a run: kernel by kernel the first time at these addresses, then as a graph."""
         addresses = self.addresses(inputs, outputs)
         key = tuple(addresses.values())
+        if len(self._launches) == 1:
+            self.issue(addresses)
+            return
         if key not in self._graphs:
             self.issue(addresses)
             while len(self._graphs) >= _GRAPHS:
@@ -152,6 +179,16 @@ class Region:
             graph = self.device.capture(lambda stream: self.issue(addresses, stream))
             self._graphs[key] = graph
         graph.launch()
+
+    def seconds(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> float:
+        """What a run takes by the GPU's clock, the operands being there: a median."""
+        for _ in range(3):
+            self(inputs, outputs)
+        times = [
+            self.device.seconds(lambda: self.graph(inputs, outputs), _REPETITIONS)
+            for _ in range(_ROUNDS)
+        ]
+        return sorted(times)[_ROUNDS // 2]
 
     def _forget(self, key: tuple[int, ...]) -> None:
         graph = self._graphs.pop(key)

@@ -99,18 +99,22 @@ def remember(best: Mapping[Product, ProductSchedule]) -> None:
     keep_text(tuned_path(), json.dumps({k: astuple(one) for k, one in _tuned().items()}, indent=0))
 
 
-def predicted(product: Product, schedule: ProductSchedule) -> float:
-    """Nanoseconds that a product takes by a schedule."""
+def registers(schedule: ProductSchedule) -> int:
+    """Registers that a thread is likely to need."""
+    tall, wide = schedule.warp_tile
+    return min(255, 48 + tall * wide // 32 + (tall + wide) // 4)
+
+
+def predicted(product: Product, schedule: ProductSchedule, most: int = 16) -> float:
+    """Nanoseconds that a product takes by a schedule, with `most` blocks at a time on each
+    multiprocessor, or as many as fit."""
     (tall, wide), (*grid, deep) = schedule.warp_tile, schedule.warps
-    registers = min(255, 48 + tall * wide // 32 + (tall + wide) // 4)
-    together = max(
-        1,
-        min(
-            _SHARED // (schedule.shared_bytes + 1024),
-            _THREADS // schedule.threads,
-            _REGISTERS // (schedule.threads * registers),
-        ),
+    fitting = min(
+        _SHARED // (schedule.shared_bytes + 1024),
+        _THREADS // schedule.threads,
+        _REGISTERS // (schedule.threads * registers(schedule)),
     )
+    together = min(max(1, fitting), most)
     blocks = math.prod(schedule.grid(product))
     waves = blocks / (PROCESSORS * together)
     beside = min(together, math.ceil(blocks / PROCESSORS))

@@ -24,7 +24,7 @@ from graft.backends.cuda.problem import Epilogue, Product, ProductSchedule
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import candidates, predicted, remember
 from graft.base.dtypes import DType
-from graft.llvm.gpu import CAPABILITY
+from graft.llvm.gpu import CAPABILITY, Kernel
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -77,10 +77,10 @@ def _tile(schedule: ProductSchedule) -> tuple[object, ...]:
     return schedule.rows, schedule.columns, schedule.split, schedule.by_warpgroup
 
 
-def kernels_of(product: Product, schedules: Sequence[ProductSchedule]) -> list[str]:
-    """PTX of a product by each schedule."""
+def kernels_of(product: Product, schedules: Sequence[ProductSchedule]) -> list[Kernel]:
+    """The kernels of a product by each schedule."""
     return [
-        product_kernel("product", product, one, plain_epilogue(product, one.lanes(product)))
+        product_kernel(product, one, plain_epilogue(product, one.lanes(product)))
         for one in schedules
     ]
 
@@ -98,8 +98,9 @@ def assembled(text: str) -> bytes:
         return target.read_bytes()
 
 
-def _kernel(product: Product, schedule: ProductSchedule) -> bytes:
-    return assembled(kernels_of(product, [schedule])[0])
+def _kernel(product: Product, schedule: ProductSchedule) -> tuple[str, bytes]:
+    (kernel,) = kernels_of(product, [schedule])
+    return kernel.name, assembled(kernel.ptx)
 
 
 Times = dict[ProductSchedule, float]
@@ -135,7 +136,10 @@ def _relatives(product: Product, times: Times) -> list[ProductSchedule]:
 
 
 def _measured(
-    device: Device, product: Product, schedules: Sequence[ProductSchedule], code: Sequence[bytes]
+    device: Device,
+    product: Product,
+    schedules: Sequence[ProductSchedule],
+    code: Sequence[tuple[str, bytes]],
 ) -> Times:
     window, size = product.window, product.size
     a = window.images * window.height * window.width * window.pixel * max(product.batch, 1)
@@ -150,9 +154,9 @@ def _measured(
     device.synchronize()
     addresses = [one.address for one in memory]
     times: Times = {}
-    for schedule, binary in zip(schedules, code, strict=True):
+    for schedule, (name, binary) in zip(schedules, code, strict=True):
         module = device.load(binary)
-        function = device.function(module, "product", schedule.shared_bytes)
+        function = device.function(module, name, schedule.shared_bytes)
         launch = Launch(function, schedule.grid(product), schedule.threads, schedule.shared_bytes)
 
         def issue(stream: c_void_p, launch: Launch = launch) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graft.backends.cuda.backend import Cuda, blob_of
-from graft.backends.cuda.plan import plan_region
+from graft.backends.cuda.backend import Cuda
+from graft.backends.cuda.plan import RegionPlan, plan_region
 from graft.backends.cudnn import library, runtime
 from graft.backends.cudnn.operations import CudnnProducts
 from graft.ir.graph import Graph
@@ -21,9 +21,8 @@ class Cudnn(Cuda):
     def missing(self) -> str:
         return super().missing() or library.missing()
 
-    def compile(self, region: Graph) -> bytes:
-        plan = plan_region(region, self.plan_options, library=CudnnProducts())
-        return blob_of(region, plan, self.limits.rounding)
+    def plan(self, region: Graph) -> RegionPlan:
+        return plan_region(region, self.plan_options, library=CudnnProducts())
 
     def load(self, blob: bytes) -> runtime.Region:
         return runtime.load(blob)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
-from typing import Any
 
 from graft.backends.cuda import runtime as cuda
 from graft.backends.cuda.driver import Memory
@@ -13,7 +12,7 @@ from graft.backends.cudnn.library import Library, Plan, library
 from graft.runtime.json_graph import JsonNode
 from graft.runtime.loaders import versioned
 
-VERSION = "1"
+VERSION = "2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +33,9 @@ class Call:
 class Region(cuda.Region):
     """A loaded region of kernels and calls."""
 
-    def work(self, node: JsonNode, functions: Mapping[tuple[str, int], Any]) -> cuda.Work:
+    def work(self, node: JsonNode, modules: Mapping[str, c_void_p]) -> cuda.Work:
         if "call" not in node.attrs:
-            return super().work(node, functions)
+            return super().work(node, modules)
         plan = library().plan(node.attrs["call"])
         return Call(library(), plan, self.device.reserve(plan.workspace))
 
