@@ -92,17 +92,21 @@ class Cuda(Backend):
         """The region as separate kernels."""
         return plan_region(region, self.plan_options)
 
+    def plans(self, region: Graph, is_timed: bool = False) -> dict[str, RegionPlan | Refusal]:
+        """The region by each way to launch it: a CUDA graph of its kernels, and one persistent
+        kernel, or why there is none."""
+        plan = self.plan(region)
+        persistent = persistent_plan(region, self.plan_options, plan, is_timed)
+        return {"graph": plan, "persistent": persistent}
+
     def compile(self, region: Graph) -> bytes:
-        """Separate kernels; where there is a GPU, machine code of its own, and one persistent
-        kernel where that is measured to be faster."""
-        plan, rounding = self.plan(region), self.limits.rounding
+        """The way that is measured to be faster, with machine code of the GPU at hand; a graph of
+        kernels where there is none."""
+        rounding = self.limits.rounding
         if self.missing():
-            return blob_of(region, plan, rounding)
-        gpu = driver.device()
-        blobs = [blob_of(region, plan, rounding, gpu)]
-        persistent = persistent_plan(region, self.plan_options, plan)
-        if isinstance(persistent, RegionPlan):
-            blobs.append(blob_of(region, persistent, rounding, gpu))
+            return blob_of(region, self.plan(region), rounding)
+        plans = [one for one in self.plans(region).values() if isinstance(one, RegionPlan)]
+        blobs = [blob_of(region, plan, rounding, driver.device()) for plan in plans]
         return min(blobs, key=lambda blob: self._seconds(region, blob)) if blobs[1:] else blobs[0]
 
     def _seconds(self, region: Graph, blob: bytes) -> float:

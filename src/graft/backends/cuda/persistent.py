@@ -205,11 +205,10 @@ class _Region(TensorCode):
         self.blocks = self.special("nctaid")
         kernels = {one.kernel.name: one.kernel for level in self.levels for one in level}
         for kernel in kernels.values():
-            phase = KernelWriter(
-                kernel, self.writer.module, self.writer.kernel.threads, self.is_timed
-            )
-            kernel.write(phase)
-            phase.finish_phase()
+            threads, module = self.writer.kernel.threads, self.writer.module
+            function = KernelWriter(kernel, module, threads, self.is_timed)
+            kernel.write(function)
+            function.finish_phase()
         self.writer.when((self.block | self.thread).below(1), partial(self._record, OPEN_OFFSET))
         self.gate = Variable(self.writer, _GLOBAL)
         self.gate.set(Value(_GLOBAL, 1, "null"))

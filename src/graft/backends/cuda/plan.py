@@ -79,8 +79,8 @@ class ProductLibrary(Protocol):
 
 @dataclass
 class RegionPlan:
-    """All that a region needs at run time; `sizes` are bytes of buffers of its own, `uses` those that
-    are in use at the same time, where that is not launch by launch."""
+    """What a region needs at run time; `sizes` are bytes of buffers of its own, `uses` tells which
+    are in use together, where that is not launch by launch."""
 
     code: dict[str, Kernel] = field(default_factory=dict)
     launches: list[Launch] = field(default_factory=list)

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from ctypes import c_void_p
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -22,7 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from graft.backends.cuda.driver import CudaError, Device, Graph, Launch, Memory, device
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType
 from graft.runtime.json_graph import JsonNode, unpack
 from graft.runtime.loaders import versioned
 from graft.runtime.memory import aligned_size
@@ -76,7 +77,8 @@ class Region:
             for name in kernels
         }
         modules = self._modules(code)
-        offsets, total = dict[str, int](), 0
+        self._offsets = offsets = dict[str, int]()
+        total = 0
         for name, array in constants.items():
             offsets[name], total = total, aligned_size(total + array.nbytes)
         packed = np.zeros(max(total, 1), np.uint8)
@@ -150,6 +152,13 @@ class Region:
     def described(self, number: int) -> str:
         """A launch in words."""
         return str(self._launches[number][0])
+
+    def constant(self, name: str, size: int) -> Array:
+        """The bytes of a constant as they are on the GPU."""
+        result, memory = np.empty(size, np.uint8), copy(self._constants)
+        memory.address += self._offsets[name]
+        self.device.download(memory, result)
+        return result
 
     def addresses(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> dict[str, int]:
         """The addresses of operands by name."""

@@ -1,8 +1,9 @@
 """`python -m graft.backends.cuda.selftest`: the device suite, where there is a GPU.
 
 Small graphs against the NumPy evaluator in every precision, and whole networks (`--models`, a
-folder of ONNX files) against ONNX Runtime, each timed as a CUDA graph by the GPU's clock. Prints a
-table; the exit code is 1 where a result is wrong.
+folder of ONNX files) against ONNX Runtime, each as a CUDA graph and as one persistent kernel, timed
+by the GPU's clock. Prints a table; the exit code is 1 where a result is wrong. The persistent
+kernel, machine code in blobs and DLPack were made without a GPU at hand: this has yet to run them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from ctypes import c_void_p
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,13 @@ import numpy as np
 from graft.backends.cuda import driver, runtime
 from graft.backends.cuda.backend import Cuda, blob_of
 from graft.backends.cuda.operands import shape_of
-from graft.backends.cuda.plan import plan_region
+from graft.backends.cuda.persistent import END_OFFSET, GATES, LINE, OPEN_OFFSET
+from graft.backends.cuda.plan import RegionPlan, plan_region
 from graft.backends.cuda.problem import Product, ProductSchedule
 from graft.backends.cuda.schedule import schedules
 from graft.backends.cuda.tune import tune
 from graft.base.dtypes import Array, DType
+from graft.byoc.contract import Limits
 from graft.byoc.region import for_backend
 from graft.frontends.onnx.importer import import_model
 from graft.frontends.onnx.reader import write_filled
@@ -36,13 +41,15 @@ from graft.ir.evaluate import run_graph
 from graft.ir.graph import Graph, Value
 from graft.ir.types import TensorType
 from graft.passes.pipeline import optimize
+from graft.rewrite.rule import Refusal
+from graft.runtime.spaces import uploaded
 
 PRECISIONS = ("float32", "float16", "bfloat16", "strict")
 # What results may differ by, of the largest: units of rounding times what a few layers gather.
 _TOLERANCE = {"float32": 5e-3, "float16": 5e-3, "bfloat16": 4e-2, "strict": 1e-5}
 # Of networks: random weights make some of them amplify rounding a hundredfold.
 _NETWORK_TOLERANCE = {"float32": 6e-2, "float16": 6e-2, "bfloat16": 4e-1, "strict": 1e-4}
-_REPETITIONS, _REPEATED = 50, 20
+_REPEATED = 20
 
 Case = tuple[str, Graph]
 
@@ -211,27 +218,24 @@ def _relative(result: Array, expected: Array) -> float:
 
 
 def run_on_gpu(region: runtime.Region, inputs: Sequence[Array], outputs: Sequence[Array]) -> float:
-    """Fill the outputs; seconds of a run as a CUDA graph."""
+    """Fill the outputs; seconds of a run."""
     gpu = region.device
-    there = [gpu.allocate(array.shape, array.dtype) for array in inputs]
-    results = [gpu.allocate(array.shape, array.dtype) for array in outputs]
-    for memory, array in zip(there, inputs, strict=True):
-        gpu.upload(array, memory)
-    for memory, array in zip(results, outputs, strict=True):
-        gpu.upload(np.full_like(array, np.nan), memory)  # what is not written shows
-    for _ in range(3):
-        region(there, results)
+    there, results = operands_on_gpu(gpu, inputs, [np.full_like(one, np.nan) for one in outputs])
+    seconds = region.seconds(there, results)  # what is not written shows
     for memory, array in zip(results, outputs, strict=True):
         gpu.download(memory, array)
-    times = [gpu.seconds(lambda: region.graph(there, results), _REPETITIONS) for _ in range(5)]
-    return sorted(times)[2]
+    return seconds
+
+
+def operands_on_gpu(gpu: driver.Device, *groups: Sequence[Array]) -> list[list[driver.Memory]]:
+    """Arrays in the memory of the GPU."""
+    return [uploaded(gpu, arrays) for arrays in groups]
 
 
 def profile(region: runtime.Region, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[str]:
     """A line per launch: what it takes when it follows itself."""
     gpu = region.device
-    memory = [[gpu.allocate(a.shape, a.dtype) for a in arrays] for arrays in (inputs, outputs)]
-    addresses, lines = region.addresses(*memory), list[str]()
+    addresses, lines = region.addresses(*operands_on_gpu(gpu, inputs, outputs)), list[str]()
     for number, label in enumerate(region.labels):
 
         def repeated(stream: c_void_p, number: int = number) -> None:
@@ -246,8 +250,49 @@ def profile(region: runtime.Region, inputs: Sequence[Array], outputs: Sequence[A
     return lines
 
 
+def phase_floors(plan: RegionPlan, limits: Limits) -> list[tuple[str, float]]:
+    """What each level of a persistent kernel computes, and the least seconds that it can take by
+    the GPU's rates of arithmetic and of memory."""
+    (kernel,) = plan.code.values()
+    sizes = {name: array.nbytes for name, array in plan.constants.items()} | plan.sizes
+    floors = []
+    for level in kernel.problem:
+        products = [phase.launch.product for phase in level if phase.launch.product is not None]
+        flops = sum(2 * one.batch * one.rows * one.columns * one.depth for one in products)
+        names = {name for phase in level for name in phase.launch.buffers}
+        size = sum(sizes.get(name, 0) for name in names)
+        assert limits.peak_flops
+        assert limits.peak_bytes_per_second
+        floor = max(flops / limits.peak_flops, size / limits.peak_bytes_per_second)
+        floors.append((" | ".join(phase.launch.label for phase in level), floor))
+    return floors
+
+
+def profile_phases(
+    region: runtime.Region,
+    floors: Sequence[tuple[str, float]],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+) -> list[str]:
+    """A line per level of a persistent kernel: from its gate to the next, beside its floor."""
+    memory = operands_on_gpu(region.device, inputs, outputs)
+    for _ in range(3):
+        region(*memory)
+    lines = region.constant(GATES, len(floors) * LINE).view(np.uint64).reshape(-1, LINE // 8)
+    opened, last = lines[:, OPEN_OFFSET // 8], lines[-1]
+    times = [int(last[OPEN_OFFSET // 8]), *map(int, opened[:-1]), int(last[END_OFFSET // 8])]
+    return [
+        f"{(after - before) / 1e3:8.2f} us, floor {floor * 1e6:6.2f} us  {label}"
+        for (label, floor), (before, after) in zip(floors, pairwise(times), strict=True)
+    ]
+
+
+def _cell(seconds: float, error: float, tolerance: float) -> str:
+    return f"{error:.1e}{'' if error <= tolerance else ' WRONG'} {seconds * 1e6:.1f}us"
+
+
 def check_cases(kind: type[Cuda] = Cuda) -> int:
-    """Every small graph in every precision; gives the number of failures."""
+    """Every small graph in every precision, by each way; gives the number of failures."""
     failures, random = 0, np.random.default_rng(1)
     for name, graph in Cases().all():
         shapes = [shape_of(value) for value in graph.inputs]
@@ -255,18 +300,20 @@ def check_cases(kind: type[Cuda] = Cuda) -> int:
         expected = [np.ascontiguousarray(one) for one in run_graph(graph, inputs)]
         cells = []
         for precision in PRECISIONS:
-            outputs = [np.empty_like(one) for one in expected]
-            try:
-                backend = backend_for(precision, kind)
-                region = backend.load(backend.compile(for_backend(graph)))
-                seconds = run_on_gpu(region, inputs, outputs)
-                error = max(map(_relative, outputs, expected))
-                good = error <= _TOLERANCE[precision]
-                cells.append(f"{error:.1e}{'' if good else ' WRONG'} {seconds * 1e6:.1f}us")
-            except Exception as error:  # noqa: BLE001 - the table shows it
-                good = False
-                cells.append(f"{type(error).__name__}: {error}"[:300])
-            failures += not good
+            backend, region = backend_for(precision, kind), for_backend(graph)
+            for way, plan in backend.plans(region).items():
+                if isinstance(plan, Refusal):
+                    continue
+                outputs = [np.empty_like(one) for one in expected]
+                try:
+                    loaded = backend.load(blob_of(region, plan, backend.limits.rounding))
+                    seconds = run_on_gpu(loaded, inputs, outputs)
+                    error = max(map(_relative, outputs, expected))
+                    cells.append(f"{way} {_cell(seconds, error, _TOLERANCE[precision])}")
+                    failures += error > _TOLERANCE[precision]
+                except Exception as error:  # noqa: BLE001 - the table shows it
+                    failures += 1
+                    cells.append(f"{way} {type(error).__name__}: {error}"[:300])
         print(f"{name:58} {' | '.join(cells)}", flush=True)
     return failures
 
@@ -323,13 +370,37 @@ def tune_networks(paths: Sequence[Path], precisions: Sequence[str]) -> None:
     print(f"tuned {len(times)} products by {count} kernels in {seconds:.0f} s", flush=True)
 
 
-def compiled_network(path: Path, precision: str, kind: type[Cuda]) -> tuple[str, float, Path]:
-    """A network as one region, in a file, since other processes make others."""
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A network as one region by one way: the file of its blob, or why there is none."""
+
+    precision: str
+    way: str
+    seconds: float = 0.0
+    blob: Path = Path()
+    reason: str = ""
+    floors: Sequence[tuple[str, float]] = ()
+
+
+def compiled_network(path: Path, precision: str, kind: type[Cuda], timed: bool) -> list[Compiled]:
+    """A network by all ways; `timed` adds the persistent kernel that records when gates open."""
+    backend, folder = backend_for(precision, kind), Path(tempfile.gettempdir())
     begun = time.perf_counter()
-    graph = optimize(import_model(str(path)))
-    target = Path(tempfile.gettempdir()) / f"graft-{path.stem}-{precision}-{kind.name}.blob"
-    target.write_bytes(backend_for(precision, kind).code(graph))
-    return precision, time.perf_counter() - begun, target
+    region = for_backend(optimize(import_model(str(path))))
+    plans = backend.plans(region)
+    if timed:
+        plans["phases"] = backend.plans(region, is_timed=True)["persistent"]
+    found = []
+    for way, plan in plans.items():
+        if isinstance(plan, Refusal):
+            found.append(Compiled(precision, way, reason=plan.reason))
+            continue
+        target = folder / f"graft-{path.stem}-{precision}-{kind.name}-{way}.blob"
+        target.write_bytes(blob_of(region, plan, backend.limits.rounding))
+        floors = phase_floors(plan, backend.limits) if way == "phases" else ()
+        seconds, begun = time.perf_counter() - begun, time.perf_counter()
+        found.append(Compiled(precision, way, seconds, target, floors=floors))
+    return found
 
 
 def expected_outputs(path: Path) -> tuple[list[Array], list[Array]]:
@@ -351,41 +422,54 @@ def check_networks(
     profiles: Path | None,
     kind: type[Cuda] = Cuda,
 ) -> int:
-    """Whole networks, each as one region; gives the number of failures."""
+    """Whole networks, each as one region, by each way; gives the number of failures."""
     failures = 0
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         made = {
-            path: [pool.submit(compiled_network, path, one, kind) for one in precisions]
+            (path, one): pool.submit(compiled_network, path, one, kind, profiles is not None)
             for path in paths
+            for one in precisions
         }
         references = {path: pool.submit(expected_outputs, path) for path in paths}
-        for path in paths:
-            cells = []
-            for future in made[path]:
+        for (path, precision), future in made.items():
+            for one in future.result():
+                name = f"{path.stem:14} {precision} {one.way:10}"
                 try:
-                    precision, compiling, blob = future.result()
-                    inputs, expected = references[path].result()
-                    begun = time.perf_counter()
-                    region = backend_for(precision, kind).load(blob.read_bytes())
-                    loading = time.perf_counter() - begun
-                    outputs = [np.empty_like(one) for one in expected]
-                    seconds = run_on_gpu(region, inputs, outputs)
-                    error = max(map(_distance, outputs, expected))
-                    if profiles is not None:
-                        lines = profile(region, inputs, outputs)
-                        (profiles / f"{path.stem}-{precision}.txt").write_text("\n".join(lines))
-                    good = error <= _NETWORK_TOLERANCE[precision]
-                    failures += not good
-                    cells.append(
-                        f"{precision} {seconds * 1e3:.4f} ms, error {error:.1e}"
-                        f"{'' if good else ' WRONG'} ({len(region.labels)} launches,"
-                        f" compiled in {compiling:.0f} s, loaded in {loading:.1f} s)"
-                    )
+                    arrays = references[path].result()
+                    line, good = _check_network(one, kind, *arrays, profiles and profiles / name)
                 except Exception as error:  # noqa: BLE001 - the table shows it
-                    failures += 1
-                    cells.append(f"{type(error).__name__}: {error}"[:400])
-            print(f"{path.stem:14} {' | '.join(cells)}", flush=True)
+                    line, good = f"{type(error).__name__}: {error}"[:400], False
+                failures += not good
+                print(f"{name} {line}", flush=True)
     return failures
+
+
+def _check_network(
+    one: Compiled,
+    kind: type[Cuda],
+    inputs: Sequence[Array],
+    expected: Sequence[Array],
+    profiled: Path | None,
+) -> tuple[str, bool]:
+    """A line of the table, and whether results are right."""
+    if one.reason:
+        return f"none: {one.reason}", True
+    begun = time.perf_counter()
+    region = backend_for(one.precision, kind).load(one.blob.read_bytes())
+    loading, outputs = time.perf_counter() - begun, [np.empty_like(e) for e in expected]
+    seconds = run_on_gpu(region, inputs, outputs)
+    error = max(map(_distance, outputs, expected))
+    good = error <= _NETWORK_TOLERANCE[one.precision]
+    if profiled is not None and one.way != "persistent":
+        operands = inputs, outputs
+        lines = profile_phases(region, one.floors, *operands) if one.floors else ()
+        lines = lines or profile(region, *operands)
+        Path("-".join(str(profiled).split()) + ".txt").write_text("\n".join(lines))
+    return (
+        f"{seconds * 1e3:.4f} ms, error {error:.1e}{'' if good else ' WRONG'}"
+        f" ({len(region.labels)} launches, compiled in {one.seconds:.0f} s,"
+        f" loaded in {loading:.1f} s)"
+    ), good
 
 
 def _distance(result: Array, expected: Array) -> float:
