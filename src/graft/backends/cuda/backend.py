@@ -144,6 +144,11 @@ def blob_of(
     offsets, total = plan.offsets()
     constants: dict[str, Array] = dict(plan.constants)
     nodes: list[dict[str, Any]] = []
+    facts = {
+        "arena_bytes": total,
+        "rounding": rounding.value,
+        "outputs": [(value.dtype.value, shape_of(value)) for value in region.outputs],
+    }
     for name, kernel in plan.code.items():
         text = kernel.ptx
         constants[f"{runtime.CODE}{name}"] = np.frombuffer(text.encode(), np.uint8)
@@ -151,11 +156,7 @@ def blob_of(
             constants[f"{runtime.BINARY}{name}"] = np.frombuffer(gpu.assemble(text), np.uint8)
     for launch in plan.launches:
         names = [f"{runtime.ARENA}+{offsets[n]}" if n in offsets else n for n in launch.buffers]
-        attrs: dict[str, Any] = {
-            "label": launch.label,
-            "arena_bytes": total,
-            "rounding": rounding.value,
-        }
+        attrs: dict[str, Any] = {"label": launch.label, **(facts if not nodes else {})}
         if launch.call is not None:
             attrs["call"] = launch.call
         else:

@@ -73,14 +73,13 @@ class Launch:
         return _LaunchConfig(grid, block, self.shared_bytes, stream, ctypes.pointer(one), 1)
 
 
+@dataclass(eq=False)
 class Memory:
-    """Some bytes of the GPU's, which go back to it with the object."""
+    """Some bytes of the GPU's: a part of its owner's, or its own, which go back to it."""
 
-    def __init__(self, device: Device, size: int) -> None:
-        pointer = c_void_p()
-        device.call("cuMemAlloc_v2", byref(pointer), c_size_t(max(size, 1)))
-        self.address, self.size = int(pointer.value or 0), size
-        weakref.finalize(self, device.release, self.address)
+    address: int
+    size: int
+    owner: object = None
 
 
 class Device:
@@ -144,9 +143,12 @@ class Device:
         return self.reserve(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
 
     def reserve(self, size: int) -> Memory:
-        """So many bytes."""
-        self.enter()
-        return Memory(self, size)
+        """So many bytes, which go back to the GPU with the object."""
+        pointer = c_void_p()
+        self.driver("cuMemAlloc_v2", byref(pointer), c_size_t(max(size, 1)))
+        memory = Memory(int(pointer.value or 0), size)
+        weakref.finalize(memory, self.release, memory.address)
+        return memory
 
     def release(self, address: int) -> None:
         """Give memory back; nothing can be done about it where that fails."""

@@ -15,15 +15,16 @@ import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from copy import copy
 from ctypes import c_void_p
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from graft.backends.cuda.dlpack import DeviceTensor, borrow
 from graft.backends.cuda.driver import CudaError, Device, Graph, Launch, Memory, device
 from graft.base.dtypes import Array, DType
+from graft.base.errors import UserError
 from graft.runtime.json_graph import JsonNode, unpack
 from graft.runtime.loaders import versioned
 from graft.runtime.memory import aligned_size
@@ -36,6 +37,9 @@ _GRAPHS = 8  # of different addresses that a region remembers
 _LOADERS = 8  # threads that load kernels: the driver compiles PTX
 _REPETITIONS, _ROUNDS = 50, 5  # of runs that are timed
 _NOTHING = np.zeros(0, np.uint8)
+
+
+Operands = Sequence[Memory | DeviceTensor]
 
 
 class Work(Protocol):
@@ -92,6 +96,10 @@ class Region:
         self.rounding = DType(facts.get("rounding", DType.FLOAT32))
         self._arena = self.device.reserve(int(facts.get("arena_bytes", 0)))
         self._names = [tensor.name for tensor in described.inputs] + list(described.outputs)
+        self._input_types = [(one.dtype.numpy, one.extents) for one in described.inputs]
+        self._output_types = [
+            (DType(dtype).numpy, tuple(shape)) for dtype, shape in facts.get("outputs", ())
+        ]
         self.labels = [str(node.attrs["label"]) for node in described.nodes]
         self._launches: list[tuple[Work, list[int | str]]] = []
         for node in described.nodes:
@@ -155,22 +163,35 @@ class Region:
 
     def constant(self, name: str, size: int) -> Array:
         """The bytes of a constant as they are on the GPU."""
-        result, memory = np.empty(size, np.uint8), copy(self._constants)
-        memory.address += self._offsets[name]
-        self.device.download(memory, result)
+        result, address = np.empty(size, np.uint8), self._constants.address + self._offsets[name]
+        self.device.download(Memory(address, size, self._constants), result)
         return result
 
-    def addresses(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> dict[str, int]:
+    def on_tensors(self, tensors: Sequence[Any]) -> list[DeviceTensor]:
+        """Run on tensors of other libraries in the GPU's memory, without a copy (DLPack); what it
+        gives, they take in the same way."""
+        inputs = [borrow(one, int(self.device.stream.value or 0)) for one in tensors]
+        kinds = [(one.dtype, one.shape) for one in inputs]
+        if kinds != self._input_types:
+            raise UserError(f"the region takes {self._input_types}, not {kinds}")
+        outputs = []
+        for dtype, shape in self._output_types:
+            memory = self.device.allocate(shape, dtype)
+            outputs.append(DeviceTensor(memory.address, shape, dtype, memory))
+        self(inputs, outputs)
+        return outputs
+
+    def addresses(self, inputs: Operands, outputs: Operands) -> dict[str, int]:
         """The addresses of operands by name."""
         memory = (one.address for one in (*inputs, *outputs))
         return dict(zip(self._names, memory, strict=True))
 
-    def __call__(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+    def __call__(self, inputs: Operands, outputs: Operands) -> None:
         with self._lock:
             self.graph(inputs, outputs)
             self.device.synchronize()
 
-    def graph(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+    def graph(self, inputs: Operands, outputs: Operands) -> None:
         """Start a run: kernel by kernel the first time at these addresses, then as a graph."""
         addresses = self.addresses(inputs, outputs)
         key = tuple(addresses.values())
@@ -189,7 +210,7 @@ class Region:
             self._graphs[key] = graph
         graph.launch()
 
-    def seconds(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> float:
+    def seconds(self, inputs: Operands, outputs: Operands) -> float:
         """What a run takes by the GPU's clock, the operands being there: a median."""
         for _ in range(3):
             self(inputs, outputs)
