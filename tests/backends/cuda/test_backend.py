@@ -11,7 +11,6 @@ import pytest
 import graft
 from graft.backends.cuda import driver, runtime
 from graft.backends.cuda.backend import Cuda
-from graft.backends.cuda.selftest import check_cases
 from graft.base.dtypes import DType
 from graft.byoc.candidates import find_candidates
 from graft.byoc.executable import Accuracy, Settings
@@ -35,11 +34,6 @@ def test_a_machine_without_a_gpu_says_so() -> None:
     assert "NVIDIA GPU" in Cuda().missing()
     with pytest.raises(driver.CudaError, match=r"libcuda|9\.0|fails"):
         driver.device()
-
-
-@pytest.mark.skipif(bool(NO_GPU), reason=NO_GPU)
-def test_the_device_suite() -> None:
-    assert check_cases() == 0
 
 
 def test_accuracy_rules_tensor_cores_out() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.backends.cuda.cases import Case, Cases
 from tests.backends.cuda.ptx_machine import Machine
 from tests.backends.cuda.simulated import run_plan, run_simulated
 from tests.backends.cuda.test_ptx import FEW_BYTES, spilled_bytes
@@ -19,7 +20,6 @@ from graft.backends.cuda.operands import shape_of
 from graft.backends.cuda.persistent import GATES, Levels, levels_of, persistent_plan, tiles_of
 from graft.backends.cuda.plan import Launch, Options, RegionPlan, plan_region
 from graft.backends.cuda.problem import ProductSchedule
-from graft.backends.cuda.selftest import Case, Cases
 from graft.backends.cudnn.operations import CudnnProducts
 from graft.base.dtypes import DType
 from graft.byoc.region import for_backend

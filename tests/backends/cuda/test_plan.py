@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
+from tests.backends.cuda.cases import Case, Cases
 from tests.backends.cuda.simulated import run_simulated
 
 from graft.backends.cuda.operands import shape_of
 from graft.backends.cuda.plan import Options, plan_region
-from graft.backends.cuda.selftest import Case, Cases
 from graft.base.dtypes import DType
 from graft.byoc.region import for_backend
 from graft.ir.builder import Builder

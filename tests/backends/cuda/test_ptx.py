@@ -9,11 +9,11 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from tests.backends.cuda.cases import Case, Cases
 
 from graft.backends.cuda.plan import Options, RegionPlan, plan_region
 from graft.backends.cuda.problem import Product, ProductSchedule, Window
 from graft.backends.cuda.schedule import candidates, choose_schedule, schedules
-from graft.backends.cuda.selftest import Case, Cases
 from graft.backends.cuda.tune import kernels_of
 from graft.base.dtypes import DType
 from graft.byoc.region import for_backend

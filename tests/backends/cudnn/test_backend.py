@@ -11,7 +11,6 @@ import pytest
 import graft
 from graft.backends.cuda import driver
 from graft.backends.cuda.runtime import CODE
-from graft.backends.cuda.selftest import check_cases
 from graft.backends.cudnn import library, runtime
 from graft.backends.cudnn.backend import Cudnn
 from graft.base.dtypes import DType
@@ -28,11 +27,6 @@ def test_it_is_announced() -> None:
     points = project["project"]["entry-points"]
     assert points["graft.backends"]["cudnn"] == f"{Cudnn.__module__}:{Cudnn.__name__}"
     assert points["graft.runtimes"]["cudnn"] == f"{runtime.__name__}:{runtime.load.__name__}"
-
-
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
-def test_the_device_suite() -> None:
-    assert check_cases(Cudnn) == 0
 
 
 @pytest.mark.skipif(not driver.missing(), reason="there is a GPU")

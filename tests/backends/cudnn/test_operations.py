@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.backends.cuda.cases import Case, Cases
 from tests.backends.cuda.simulated import run_simulated
 
 from graft.backends.cuda.operands import shape_of
 from graft.backends.cuda.plan import Launch, Options, plan_region
-from graft.backends.cuda.selftest import Case, Cases
 from graft.backends.cudnn.operations import CudnnProducts
 from graft.base.dtypes import Array, DType
 from graft.byoc.region import for_backend

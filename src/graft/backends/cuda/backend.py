@@ -25,6 +25,7 @@ from graft.runtime.json_graph import pack
 
 _PRODUCTS = ("nn.conv2d", "nn.dense", "nn.batch_matmul")
 _UNARY = ("nn.relu", "nn.leaky_relu", "clip", "sigmoid", "nn.gelu", "tanh")
+WAYS = ("graph", "persistent")  # to launch a region
 _LOG = logging.getLogger(__name__)
 _DTYPES = (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL)
 
@@ -58,7 +59,10 @@ class Cuda(Backend):
     version = runtime.VERSION
     device = "sm_90a"
 
-    def __init__(self, precision: str = "float32", is_accurate: bool = False) -> None:
+    def __init__(
+        self, precision: str = "float32", is_accurate: bool = False, way: str = ""
+    ) -> None:
+        self.way = way  # to launch regions, where it is possible; by default the faster one
         self.plan_options = Options(DType(precision), not is_accurate)
         # TF32 has as many digits as float16.
         rounding = DType.BFLOAT16 if precision == "bfloat16" else DType.FLOAT16
@@ -67,7 +71,8 @@ class Cuda(Backend):
 
     @property
     def options(self) -> dict[str, str]:
-        return {name: str(value) for name, value in asdict(self.plan_options).items()}
+        options = {**asdict(self.plan_options), "way": self.way or "measured"}
+        return {name: str(value) for name, value in options.items()}
 
     def missing(self) -> str:
         return driver.missing()
@@ -75,7 +80,7 @@ class Cuda(Backend):
     def configured(self, settings: Settings) -> Cuda:
         narrow = settings.precision is not DType.FLOAT32
         precision = settings.precision if narrow else self.plan_options.dtype
-        return type(self)(precision.value, settings.accuracy is Accuracy.STRICT)
+        return type(self)(precision.value, settings.accuracy is Accuracy.STRICT, self.way)
 
     def patterns(self) -> PatternTable:
         expressed = [name for name in OPS if OPS.get(name).expression is not None]
@@ -97,16 +102,18 @@ class Cuda(Backend):
         kernel, or why there is none."""
         plan = self.plan(region)
         persistent = persistent_plan(region, self.plan_options, plan, is_timed)
-        return {"graph": plan, "persistent": persistent}
+        return dict(zip(WAYS, (plan, persistent), strict=True))
 
     def compile(self, region: Graph) -> bytes:
         """The way that is measured to be faster, with machine code of the GPU at hand; a graph of
         kernels where there is none."""
-        rounding = self.limits.rounding
-        if self.missing():
-            return blob_of(region, self.plan(region), rounding)
-        plans = [one for one in self.plans(region).values() if isinstance(one, RegionPlan)]
-        blobs = [blob_of(region, plan, rounding, driver.device()) for plan in plans]
+        gpu, rounding = None if self.missing() else driver.device(), self.limits.rounding
+        way = self.way or ("" if gpu else "graph")
+        plans = self.plans(region) if way != "graph" else {way: self.plan(region)}
+        made = {name: plan for name, plan in plans.items() if isinstance(plan, RegionPlan)}
+        if way in made:
+            return blob_of(region, made[way], rounding, gpu)
+        blobs = [blob_of(region, plan, rounding, gpu) for plan in made.values()]
         return min(blobs, key=lambda blob: self._seconds(region, blob)) if blobs[1:] else blobs[0]
 
     def _seconds(self, region: Graph, blob: bytes) -> float:

@@ -1,220 +1,52 @@
 """`python -m graft.backends.cuda.selftest`: the device suite, where there is a GPU.
 
-Small graphs against the NumPy evaluator in every precision, and whole networks (`--models`, a
-folder of ONNX files) against ONNX Runtime, each as a CUDA graph and as one persistent kernel, timed
-by the GPU's clock. Prints a table; the exit code is 1 where a result is wrong. The persistent
-kernel, machine code in blobs and DLPack were made without a GPU at hand: this has yet to run them.
+The author's kit in every precision, and whole networks (`--models`, a folder of ONNX files) against
+ONNX Runtime, each as a CUDA graph and as one persistent kernel, timed by the GPU's clock. Prints a
+table; the exit code is 1 where a result is wrong. `tests/backends/cuda/test_device.py` has more. The
+persistent kernel, machine code in blobs and DLPack were made without a GPU: they have yet to run.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from ctypes import c_void_p
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from graft.backends.cuda import driver, runtime
-from graft.backends.cuda.backend import Cuda, blob_of
-from graft.backends.cuda.operands import shape_of
+from graft.backends.cuda.backend import WAYS, Cuda, blob_of
 from graft.backends.cuda.persistent import END_OFFSET, GATES, LINE, OPEN_OFFSET
 from graft.backends.cuda.plan import RegionPlan, plan_region
-from graft.backends.cuda.problem import Product, ProductSchedule
-from graft.backends.cuda.schedule import schedules
+from graft.backends.cuda.problem import Product
 from graft.backends.cuda.tune import tune
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array
 from graft.byoc.contract import Limits
+from graft.byoc.kit.conformance import conformance
 from graft.byoc.region import for_backend
 from graft.frontends.onnx.importer import import_model
 from graft.frontends.onnx.reader import write_filled
-from graft.ir.builder import Builder
-from graft.ir.evaluate import run_graph
-from graft.ir.graph import Graph, Value
-from graft.ir.types import TensorType
 from graft.passes.pipeline import optimize
 from graft.rewrite.rule import Refusal
 from graft.runtime.spaces import uploaded
 
 PRECISIONS = ("float32", "float16", "bfloat16", "strict")
-# What results may differ by, of the largest: units of rounding times what a few layers gather.
-_TOLERANCE = {"float32": 5e-3, "float16": 5e-3, "bfloat16": 4e-2, "strict": 1e-5}
-# Of networks: random weights make some of them amplify rounding a hundredfold.
+# What networks may differ by: random weights make some of them amplify rounding a hundredfold.
 _NETWORK_TOLERANCE = {"float32": 6e-2, "float16": 6e-2, "bfloat16": 4e-1, "strict": 1e-4}
 _REPEATED = 20
 
-Case = tuple[str, Graph]
 
-
-def backend_for(precision: str, kind: type[Cuda] = Cuda) -> Cuda:
+def backend_for(precision: str, kind: type[Cuda] = Cuda, way: str = "") -> Cuda:
     """The backend that computes in a precision, or in exact float32."""
-    return kind("float32", True) if precision == "strict" else kind(precision)
-
-
-class Cases:
-    """Graphs of a few nodes with constants of their own; `small` leaves large ones out."""
-
-    def __init__(self, small: bool = False) -> None:
-        self._small, self._random = small, np.random.default_rng(7)
-
-    def _array(self, *shape: int) -> Array:
-        return self._random.standard_normal(shape).astype(np.float32) / 4
-
-    def of(self, name: str, shapes: Sequence[tuple[int, ...]], make: Callable[..., Value]) -> Case:
-        builder = Builder("case")
-        inputs = [
-            builder.input(f"x{n}", TensorType(DType.FLOAT32, shape))
-            for n, shape in enumerate(shapes)
-        ]
-        return name, builder.build(make(builder, *inputs))
-
-    def convolution(
-        self,
-        shape: tuple[int, ...],
-        outputs: int,
-        kernel: tuple[int, int],
-        groups: int = 1,
-        **attrs: Any,
-    ) -> Case:
-        def make(b: Builder, x: Value) -> Value:
-            weight = b.constant(self._array(outputs, shape[1] // groups, *kernel))
-            made = b("nn.conv2d", x, weight, groups=groups, **attrs)
-            return b("nn.relu", b("nn.bias_add", made, b.constant(self._array(outputs))))
-
-        label = f"conv {shape} {outputs} {kernel} groups={groups} {attrs or ''}"
-        return self.of(label, [shape], make)
-
-    def dense(self, rows: int, depth: int, units: int) -> Case:
-        def make(b: Builder, x: Value) -> Value:
-            return b("nn.gelu", b("nn.dense", x, b.constant(self._array(units, depth))))
-
-        return self.of(f"dense {rows}x{depth}x{units}", [(rows, depth)], make)
-
-    def _large(self) -> Iterator[Case]:
-        pad: dict[str, Any] = {"padding": (1, 1, 1, 1)}
-        yield self.convolution((1, 64, 14, 14), 64, (3, 3), **pad)
-        yield self.convolution((1, 3, 131, 133), 64, (7, 7), padding=(3, 3, 3, 3), strides=(2, 2))
-        yield self.convolution((1, 512, 7, 7), 512, (3, 3), **pad)
-        yield self.convolution((1, 2048, 7, 7), 512, (1, 1))
-        yield self.convolution((1, 96, 57, 57), 96, (3, 3), 96, **pad)
-        yield self.dense(1, 2048, 1000)
-        yield self.dense(197, 768, 2304)
-        pool: dict[str, Any] = {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
-        for kind in ("max", "avg"):
-            yield self.of(
-                f"{kind} pool",
-                [(1, 64, 57, 55)],
-                lambda b, x, k=kind: b(f"nn.{k}_pool2d", b("nn.relu", x), **pool),
-            )
-        yield self.of("attention", [(1, 12, 197, 64)] * 3, lambda b, *x: b("nn.attention", *x))
-
-    def all(self) -> Iterator[Case]:
-        pad: dict[str, Any] = {"padding": (1, 1, 1, 1)}
-        if not self._small:
-            yield from self._large()
-        yield self.convolution((1, 3, 13, 11), 40, (7, 7), padding=(3, 3, 3, 3), strides=(2, 2))
-        yield self.convolution((2, 24, 9, 11), 20, (1, 1))
-        yield self.convolution((1, 34, 5, 7), 36, (3, 3), padding=(0, 1, 2, 1))
-        yield self.convolution((1, 16, 5, 9), 24, (1, 7), padding=(0, 3, 0, 3))
-        yield self.convolution((1, 16, 10, 9), 33, (3, 3), dilation=(2, 2), **pad)
-        yield self.convolution((1, 32, 5, 6), 32, (3, 3), 2, **pad)
-        yield self.convolution((1, 40, 9, 9), 40, (3, 3), 40, strides=(2, 2), **pad)
-        yield self.convolution((1, 12, 5, 5), 24, (3, 3), 3, **pad)
-        yield self.dense(33, 77, 19)
-        yield self.dense(5, 1, 3)
-        yield from self._products()
-        yield from self._others()
-
-    def _products(self) -> Iterator[Case]:
-        yield self.of(
-            "matmul", [(3, 5, 40), (3, 40, 17)], lambda b, x, y: b("nn.batch_matmul", x, y)
-        )
-        yield self.of(
-            "matmul^T",
-            [(2, 3, 40, 5), (2, 3, 7, 40)],
-            lambda b, x, y: b("nn.batch_matmul", x, y, transpose_a=True, transpose_b=True),
-        )
-        for size, keys in ((8, 5), (16, 9), (16, 70)):
-            shapes = [(1, 2, 3, size), *[(1, 2, keys, size)] * 2]
-            yield self.of(f"attention {size}x{keys}", shapes, lambda b, *x: b("nn.attention", *x))
-        yield self.of("heads", [(1, 21, 96)], self._heads)
-        yield self.of("softmax", [(3, 2, 100)], lambda b, x: b("nn.softmax", x, axis=-1))
-        yield self.of("softmax rows", [(2, 65, 3)], lambda b, x: b("nn.softmax", x, axis=1))
-        yield self.of(
-            "layer norm",
-            [(2, 3, 96)],
-            lambda b, x: b(
-                "nn.layer_norm",
-                x,
-                b.constant(self._array(96)),
-                b.constant(self._array(96)),
-                axis=-1,
-            ),
-        )
-
-    def _heads(self, b: Builder, x: Value) -> Value:
-        """Attention as vision transformers have it, with heads side by side before and after."""
-        made = b("nn.dense", x, b.constant(self._array(96, 96)))
-        parts = b("transpose", b("reshape", made, shape=(1, 21, 3, 2, 16)), axes=(2, 0, 3, 1, 4))
-        heads = [b("squeeze", one, axes=(0,)) for one in b.call("split", parts, sections=3, axis=0)]
-        result = b("transpose", b("nn.attention", *heads), axes=(0, 2, 1, 3))
-        weight = b.constant(self._array(96, 32))
-        return b("add", b("nn.dense", b("reshape", result, shape=(1, 21, 32)), weight), x)
-
-    def _branches(self, b: Builder, x: Value) -> Value:
-        """Convolutions side by side, joined, and one behind them."""
-        parts = [
-            b("nn.relu", b("nn.conv2d", x, b.constant(self._array(size, 16, 1, 1))))
-            for size in (24, 8, 20)
-        ]
-        return b(
-            "nn.conv2d", b("concatenate", *parts, axis=1), b.constant(self._array(8, 52, 3, 3))
-        )
-
-    def _others(self) -> Iterator[Case]:
-        yield self.of("mean", [(2, 8, 7, 7)], lambda b, x: b("mean", x, axes=(2, 3)))
-        yield self.of("sum", [(2, 299)], lambda b, x: b("sum", x, axes=(1,)))
-        pool: dict[str, Any] = {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
-        for kind in ("max", "avg"):
-            yield self.of(
-                f"{kind} pool, small",
-                [(1, 8, 9, 7)],
-                lambda b, x, k=kind: b(f"nn.{k}_pool2d", b("nn.relu", x), **pool),
-            )
-        yield self.of(
-            "transpose", [(2, 5, 7, 9)], lambda b, x: b("transpose", x, axes=(3, 1, 0, 2))
-        )
-        yield self.of(
-            "residual",
-            [(1, 32, 4, 4)],
-            lambda b, x: b("add", b("nn.conv2d", x, b.constant(self._array(32, 32, 1, 1))), x),
-        )
-        yield self.of("branches", [(1, 16, 5, 5)], self._branches)
-        yield self.of(
-            "concatenate",
-            [(1, 30, 5, 5), (1, 34, 5, 5)],
-            lambda b, x, y: b(
-                "nn.conv2d",
-                b("concatenate", x, y, axis=1),
-                b.constant(self._array(16, 64, 3, 3)),
-            ),
-        )
-
-
-def _relative(result: Array, expected: Array) -> float:
-    """The largest difference, of the largest value; infinite where anything is not finite."""
-    if result.shape != expected.shape or not np.isfinite(result).all():
-        return float("inf")
-    scale = float(np.abs(expected).max()) if expected.size else 1.0
-    return float(np.abs(result - expected).max()) / max(scale, 1e-30) if result.size else 0.0
+    return kind("float32", True, way) if precision == "strict" else kind(precision, way=way)
 
 
 def run_on_gpu(region: runtime.Region, inputs: Sequence[Array], outputs: Sequence[Array]) -> float:
@@ -283,72 +115,19 @@ def profile_phases(
     times = [int(last[OPEN_OFFSET // 8]), *map(int, opened[:-1]), int(last[END_OFFSET // 8])]
     return [
         f"{(after - before) / 1e3:8.2f} us, floor {floor * 1e6:6.2f} us  {label}"
-        for (label, floor), (before, after) in zip(floors, pairwise(times), strict=True)
+        for (label, floor), (before, after) in zip(floors, itertools.pairwise(times), strict=True)
     ]
 
 
-def _cell(seconds: float, error: float, tolerance: float) -> str:
-    return f"{error:.1e}{'' if error <= tolerance else ' WRONG'} {seconds * 1e6:.1f}us"
-
-
-def check_cases(kind: type[Cuda] = Cuda) -> int:
-    """Every small graph in every precision, by each way; gives the number of failures."""
-    failures, random = 0, np.random.default_rng(1)
-    for name, graph in Cases().all():
-        shapes = [shape_of(value) for value in graph.inputs]
-        inputs = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
-        expected = [np.ascontiguousarray(one) for one in run_graph(graph, inputs)]
-        cells = []
-        for precision in PRECISIONS:
-            backend, region = backend_for(precision, kind), for_backend(graph)
-            for way, plan in backend.plans(region).items():
-                if isinstance(plan, Refusal):
-                    continue
-                outputs = [np.empty_like(one) for one in expected]
-                try:
-                    loaded = backend.load(blob_of(region, plan, backend.limits.rounding))
-                    seconds = run_on_gpu(loaded, inputs, outputs)
-                    error = max(map(_relative, outputs, expected))
-                    cells.append(f"{way} {_cell(seconds, error, _TOLERANCE[precision])}")
-                    failures += error > _TOLERANCE[precision]
-                except Exception as error:  # noqa: BLE001 - the table shows it
-                    failures += 1
-                    cells.append(f"{way} {type(error).__name__}: {error}"[:300])
-        print(f"{name:58} {' | '.join(cells)}", flush=True)
-    return failures
-
-
-def _scheduled_case() -> Graph:
-    """A convolution no side of which is a multiple of any tile's."""
-    return Cases().convolution((2, 72, 13, 15), 216, (3, 3), padding=(1, 1, 1, 1))[1]
-
-
-def scheduled_blob(precision: str, schedule: ProductSchedule) -> bytes:
-    """The convolution by a schedule."""
-    backend, region = backend_for(precision), for_backend(_scheduled_case())
-    plan = plan_region(region, backend.plan_options, lambda _: schedule)
-    return blob_of(region, plan, backend.limits.rounding)
-
-
-def check_schedules() -> int:
-    """One convolution by many schedules; gives the number of failures."""
-    graph = _scheduled_case()
-    inputs = [np.random.default_rng(2).standard_normal(shape_of(graph.inputs[0]), np.float32)]
-    (expected,) = (np.ascontiguousarray(one) for one in run_graph(graph, inputs))
-    few = [one for one in schedules() if not one.by_warpgroup][::97]
-    few += [one for one in schedules() if one.by_warpgroup][::5]
-    pairs = [(precision, one) for precision in PRECISIONS[:3] for one in few]
+def check_kit(kind: type[Cuda], examples: int) -> int:
+    """The author's kit in every precision, by each way; gives the number of failures."""
     failures = 0
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        blobs = pool.map(scheduled_blob, *zip(*pairs, strict=True), chunksize=4)
-        for (precision, schedule), blob in zip(pairs, blobs, strict=True):
-            result = np.empty_like(expected)
-            run_on_gpu(runtime.load(blob), inputs, [result])
-            error = _relative(result, expected)
-            if error > _TOLERANCE[precision]:
-                failures += 1
-                print(f"{precision} {schedule}: {error:.1e} WRONG", flush=True)
-    print(f"{len(pairs)} schedules of a convolution, {failures} wrong", flush=True)
+    for precision, way in itertools.product(PRECISIONS, WAYS):
+        report = conformance(backend_for(precision, kind, way), examples)
+        tried = sum(pattern.accepted for pattern in (*report.patterns, report.combined))
+        print(f"kit, {precision}, {way}: {tried} graphs, {len(report.failures)} failures")
+        print("\n".join(map(str, report.failures)), flush=True)
+        failures += len(report.failures)
     return failures
 
 
@@ -485,7 +264,7 @@ def main(kind: type[Cuda] = Cuda) -> int:
     parser.add_argument("--models", type=Path, help="a folder of networks as ONNX files")
     parser.add_argument("--networks", nargs="*", default=["*"], help="which of them")
     parser.add_argument("--precisions", nargs="*", default=["float16", "float32"])
-    parser.add_argument("--skip-cases", action="store_true")
+    parser.add_argument("--examples", type=int, default=2, help="of each pattern in the kit")
     parser.add_argument("--tune", action="store_true", help="measure schedules of products first")
     parser.add_argument("--profiles", type=Path, help="a folder for the times of launches")
     options = parser.parse_args()
@@ -495,9 +274,7 @@ def main(kind: type[Cuda] = Cuda) -> int:
         return 1
     gpu = driver.device()
     print(f"{gpu.name}, {gpu.processors} multiprocessors")
-    failures = 0 if options.skip_cases else check_cases(kind)
-    if not options.skip_cases and kind is Cuda:
-        failures += check_schedules()
+    failures = check_kit(kind, options.examples) if options.examples else 0
     if options.models:
         paths = [
             p for name in options.networks for p in sorted(options.models.glob(f"{name}.onnx"))
