@@ -17,8 +17,6 @@ from functools import partial
 from graft.backends.cuda.code import ATOM, Int, TensorCode, Variable
 from graft.backends.cuda.problem import CHUNK, PARTIAL_PAD, ROW, Epilogue
 from graft.base.dtypes import DType
-from graft.llvm.context import MemRef
-from graft.llvm.emit_stmt import statement
 from graft.llvm.gpu import Kernel, KernelWriter
 from graft.llvm.text import Value, constant
 from graft.loop.ir import Buffer
@@ -310,7 +308,7 @@ class _Tile(TensorCode):
         facts = []
         for warp in range(WARPS):
             at = self.base + warp * block + (row * 2 + QUERIES * pitch) * 4
-            facts.append(self._loaded(at, 2))
+            facts.append(self.load_floats(at.value, 2))
         largest = self._folded("maxnum", [one[0] for one in facts])
         factors = [self._power(builder.binary("fsub", one[0], largest)) for one in facts]
         totals = [builder.binary("fmul", f, one[1]) for f, one in zip(factors, facts, strict=True)]
@@ -318,26 +316,13 @@ class _Tile(TensorCode):
         sums = [constant(0.0, "float")] * LANES
         for warp, factor in enumerate(factors):
             at = self.base + warp * block + (row * pitch + column) * 4
-            values = [*self._loaded(at, 4), *self._loaded(at + 16, 4)]
+            values = self.load_floats(at.value, LANES)
             sums = [
                 builder.binary("fadd", one, builder.binary("fmul", value, factor))
                 for one, value in zip(sums, values, strict=True)
             ]
-        registers = builder.allocate("float", LANES, 16)
-        for index, value in enumerate(sums):
-            text = f"getelementptr float, {registers.typed}, i64 {index}"
-            slot = builder.make("ptr", 1, text)
-            result = builder.binary("fdiv", value, total)
-            builder.do(f"store {result.typed}, {slot.typed}")
-        context, attention = self.writer.context, self.attention
-        context.memrefs[self.epilogue.sums.name] = MemRef(self.epilogue.sums, registers, (1,))
+        results = [builder.binary("fdiv", value, total) for value in sums]
+        attention, variables = self.attention, self.writer.context.variables
         m = (self.member * attention.queries + query) * attention.heads + self.head
-        context.variables["m"], context.variables["n"] = m.wide(), (column // LANES).wide()
-        statement(context, self.epilogue.body)
-
-    def _loaded(self, address: Int, count: int) -> list[Value]:
-        names = ", ".join(f"${index}" for index in range(count))
-        constraints = ",".join(["=f"] * count + ["r"])
-        text = f"ld.shared.v{count}.f32 {{{names}}}, [${count}];"
-        made = self.writer.assembly(text, constraints, ["float"] * count, address.value)
-        return self.parts(made, "float", count)
+        variables["m"], variables["n"] = m.wide(), (column // LANES).wide()
+        self.store_results(self.epilogue, self.epilogue.body, results)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graft.backends.cuda.problem import CHUNK
+from graft.backends.cuda.problem import CHUNK, Epilogue
 from graft.base.dtypes import DType
+from graft.llvm.context import MemRef
+from graft.llvm.emit_stmt import statement
 from graft.llvm.gpu import KernelWriter
 from graft.llvm.text import Value, constant
+from graft.loop.ir import Stmt
 
 ATOM = 32  # bytes of K that one matrix instruction takes
 
@@ -79,11 +82,11 @@ class Variable:
 
     def __init__(self, writer: KernelWriter, element: str, count: int = 1) -> None:
         self._writer, self._element = writer, element
-        self._pointer = writer.builder.allocate(element, count, 16)
+        self.pointer = writer.builder.allocate(element, count, 16)
 
     def _slot(self, index: int) -> str:
         builder = self._writer.builder
-        text = f"getelementptr {self._element}, {self._pointer.typed}, i64 {index}"
+        text = f"getelementptr {self._element}, {self.pointer.typed}, i64 {index}"
         return builder.make("ptr", 1, text).text
 
     def get(self, index: int = 0) -> Value:
@@ -118,6 +121,28 @@ class TensorCode:
         text = f"ldmatrix.sync.aligned.m8n8.x4{kind}.shared.b16 {{$0, $1, $2, $3}}, [$4];"
         made = self.writer.assembly(text, "=r,=r,=r,=r,r", ["i32"] * 4, address.value)
         return self.parts(made, "i32", 4)
+
+    def load_floats(self, address: Value, count: int, space: str = "shared") -> list[Value]:
+        """Neighbouring sums in shared memory, four at a time."""
+        result: list[Value] = []
+        for first in range(0, count, 4):
+            width = min(4, count - first)
+            names = ", ".join(f"${index}" for index in range(width))
+            kind, target = (f".v{width}", f"{{{names}}}") if width > 1 else ("", names)
+            text = f"ld.{space}{kind}.f32 {target}, [${width}+{first * 4}];"
+            constraints = ",".join(["=f"] * width + ["r"])
+            made = self.writer.assembly(text, constraints, ["float"] * width, address)
+            result += self.parts(made, "float", width) if width > 1 else [Value("float", 1, made)]
+        return result
+
+    def store_results(self, epilogue: Epilogue, body: Stmt, sums: Sequence[Value]) -> None:
+        """Write an epilogue, or what is left of it, on some sums."""
+        registers = Variable(self.writer, "float", len(sums))
+        for index, value in enumerate(sums):
+            registers.set(value, index)
+        context = self.writer.context
+        context.memrefs[epilogue.sums.name] = MemRef(epilogue.sums, registers.pointer, (1,))
+        statement(context, body)
 
     def parts(self, struct: str, element: str, count: int) -> list[Value]:
         kind = f"{{{', '.join([element] * count)}}}"

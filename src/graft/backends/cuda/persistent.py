@@ -33,7 +33,8 @@ from graft.llvm.text import Value
 from graft.loop.ir import Buffer, Function
 from graft.rewrite.rule import Refusal
 
-GATES = "gates"  # the constant that counts blocks: a line of 128 bytes for each level
+# The constant that counts blocks, a line of 128 bytes for each level; no value has such a name.
+GATES = "#gates"
 LINE = 128
 # Behind a counter, where times are stored: when the gate opens; in the last line begin and end.
 OPEN_OFFSET, END_OFFSET = 8, 16

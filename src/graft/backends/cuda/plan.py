@@ -19,7 +19,7 @@ from graft.backends.cuda.attention import LANES, Attention, Operand, attention_k
 from graft.backends.cuda.epilogue import epilogue_of
 from graft.backends.cuda.expression import expression_kernel
 from graft.backends.cuda.operands import Operands, product_of, shape_of
-from graft.backends.cuda.problem import CHUNK, Product, ProductSchedule
+from graft.backends.cuda.problem import CHUNK, Epilogue, Product, ProductSchedule
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import choose_schedule
 from graft.base.dtypes import Array, DType
@@ -251,15 +251,14 @@ class _Planner(Buffers):
             return  # all parts have been written in place
         if all(node.op.kind is Kind.INJECTIVE for node in nodes) and self._view(nodes):
             return
-        if nodes[0].op.name == "nn.attention" and self._attention(nodes[0], nodes[1:]):
+        if nodes[0].op.name == "nn.attention" and self._attention(nodes):
             return
         anchors = [node for node in nodes if node in self._operands]
         if anchors:
             anchor = anchors[0]
-            rest = nodes[nodes.index(anchor) + 1 :]
-            if anchor is nodes[0] and self._product(anchor, rest):
+            if anchor is nodes[0] and self._product(nodes):
                 return
-            self._product(anchor, [])
+            self._product([anchor])
             nodes = [node for node in nodes if node is not anchor]
         if nodes:
             self._expression(nodes)
@@ -306,66 +305,69 @@ class _Planner(Buffers):
 
     # Products.
 
-    def _product(self, anchor: Node, rest: Sequence[Node]) -> bool:
-        if self._library is not None:
-            return self._library_product(self._library, anchor, rest)
-        operands = self._operands[anchor]
-        root = rest[-1] if rest else anchor
-        storage = self._product_storage(root.output, operands.order)
-        tensors, sums = self._epilogue_tensors(anchor, rest)
-        result = storage.result("result", tensors.get(root.output))
-        product = operands.product
-        schedule = self._choose(product)
-        inputs = tensors.complete(result)
-        whole, start = self._slices.get(root.output, (root.output, 0))
-        columns = (start, shape_of(whole)[1]) if whole is not root.output else None
-        epilogue = epilogue_of(inputs, result, sums, schedule.lanes(product), columns)
-        if epilogue is None:
-            return False
-        a = self.require(*operands.a)
-        b = self.constant(operands.b) if isinstance(operands.b, np.ndarray) else ""
-        b = b or self.require(*operands.b)
-        names = [tensors.buffers[buffer.name] for buffer in epilogue.buffers[:-1]]
-        buffers = (a, b, *names, self.make(whole, replace(storage, shape=shape_of(whole))))
-        label = "+".join(node.op.name for node in (anchor, *rest))
-        self._launch(product_kernel(product, schedule, epilogue), buffers, label, product)
-        return True
-
-    def _library_product(self, library: ProductLibrary, anchor: Node, rest: Sequence[Node]) -> bool:
-        operands, root = self._operands[anchor], rest[-1] if rest else anchor
-        storage = self._product_storage(root.output, operands.order)
-        described = library.call(operands, (anchor, *rest), storage, self.located)
+    def _product(self, nodes: Sequence[Node]) -> bool:
+        """A product and what follows it, by a kernel or by the library."""
+        operands, root = self._operands[nodes[0]], nodes[-1].output
+        product, storage = operands.product, self._product_storage(root, operands.order)
+        schedule = self._choose(product) if self._library is None else ProductSchedule()
+        described: tuple[Epilogue | Mapping[str, Any], Sequence[str]] | None
+        if self._library is None:
+            described = self._epilogue(nodes, storage, schedule.lanes(product))
+        else:
+            described = self._library.call(operands, nodes, storage, self.located)
         if described is None:
             return False
         call, names = described
         a = self.require(*operands.a)
         b = self.constant(operands.b) if isinstance(operands.b, np.ndarray) else ""
         b = b or self.require(*operands.b)
-        buffers = (a, b, *names, self.make(root.output, storage))
-        label = "+".join(node.op.name for node in (anchor, *rest))
-        launch = Launch(library.name, buffers, label=label, product=operands.product, call=call)
-        self.plan.launches.append(launch)
+        whole, _ = self._slices.get(root, (root, 0))
+        buffers = (a, b, *names, self.make(whole, replace(storage, shape=shape_of(whole))))
+        label = "+".join(node.op.name for node in nodes)
+        if isinstance(call, Epilogue):
+            self._launch(product_kernel(product, schedule, call), buffers, label, product)
+        elif self._library is not None:
+            launch = Launch(self._library.name, buffers, label, product, call)
+            self.plan.launches.append(launch)
         return True
 
-    def _attention(self, node: Node, rest: Sequence[Node]) -> bool:
-        (batch, heads, queries, size), dtype = shape_of(node.args[0]), self.options.dtype
-        root = rest[-1] if rest else node
-        storage = self._product_storage(root.output, _BY_QUERIES)
-        tensors, sums = self._epilogue_tensors(node, rest)
-        result = storage.result("result", tensors.get(root.output))
-        epilogue = epilogue_of(tensors.complete(result), result, sums, LANES)
-        if epilogue is None:
+    def _attention(self, nodes: Sequence[Node]) -> bool:
+        query, key, _ = nodes[0].args
+        (batch, heads, queries, size), dtype = shape_of(query), self.options.dtype
+        storage = self._product_storage(nodes[-1].output, _BY_QUERIES)
+        described = self._epilogue(nodes, storage, LANES)
+        if described is None:
             return False
-        places = [self._operand(value) for value in node.args]
-        scale = size**-0.5 if node.attrs.scale is None else node.attrs.scale
-        keys = shape_of(node.args[1])[2]
+        epilogue, names = described
+        places = [self._operand(value) for value in nodes[0].args]
+        scale = nodes[0].attrs.scale
+        scale = size**-0.5 if scale is None else scale
         strides = tuple(Operand(one.offset, *one.strides[:3]) for one in places)
+        keys = shape_of(key)[2]
         problem = Attention(batch, heads, queries, keys, size, scale, dtype, strides)
-        names = [tensors.buffers[buffer.name] for buffer in epilogue.buffers[:-1]]
-        buffers = (*(one.buffer for one in places), *names, self.make(root.output, storage))
-        label = "+".join(one.op.name for one in (node, *rest))
+        target = self.make(nodes[-1].output, storage)
+        label = "+".join(node.op.name for node in nodes)
+        buffers = (*(one.buffer for one in places), *names, target)
         self._launch(attention_kernel(problem, epilogue), buffers, label)
         return True
+
+    def _epilogue(
+        self, nodes: Sequence[Node], storage: Storage, lanes: int
+    ) -> tuple[Epilogue, Sequence[str]] | None:
+        """What follows the first of some nodes, and the buffers that it reads; None where it needs
+        other sums."""
+        (anchor, *rest), root = nodes, nodes[-1].output
+        tensors, sums = Tensors(self), placeholder("sums", shape_of(anchor.output))
+        tensors.set(anchor.output, sums)
+        for position, node in enumerate(rest):
+            tensors.add(node, f"t{position}")
+        result = storage.result("result", tensors.get(root))
+        whole, start = self._slices.get(root, (root, 0))
+        columns = (start, shape_of(whole)[1]) if whole is not root else None
+        epilogue = epilogue_of(tensors.complete(result), result, sums, lanes, columns)
+        if epilogue is None:
+            return None
+        return epilogue, [tensors.buffers[buffer.name] for buffer in epilogue.buffers[:-1]]
 
     def _operand(self, value: Value) -> Strided:
         """Where an operand of attention lies: as it is moved from, or else in rows."""
@@ -385,14 +387,6 @@ class _Planner(Buffers):
         storage = Storage.row_major(self.options.dtype, shape_of(value))
         steps = [math.prod(storage.shape[axis + 1 :]) for axis in range(4)]
         return Strided(self.require(value, storage), storage.dtype, 0, tuple(steps))
-
-    def _epilogue_tensors(self, anchor: Node, rest: Sequence[Node]) -> tuple[Tensors, Tensor]:
-        """The tensors of what follows an anchor, and that of its sums."""
-        tensors, sums = Tensors(self), placeholder("sums", shape_of(anchor.output))
-        tensors.set(anchor.output, sums)
-        for position, node in enumerate(rest):
-            tensors.add(node, f"t{position}")
-        return tensors, sums
 
     def _product_storage(self, value: Value, order: tuple[int, ...]) -> Storage:
         """How a kernel can store its results: with its columns last."""

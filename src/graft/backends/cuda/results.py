@@ -14,9 +14,7 @@ from functools import partial
 
 from graft.backends.cuda.code import Int, TensorCode, Variable
 from graft.backends.cuda.problem import PARTIAL_PAD, Epilogue, Product, ProductSchedule
-from graft.llvm.context import MemRef
 from graft.llvm.emit_expr import expression
-from graft.llvm.emit_stmt import statement
 from graft.llvm.gpu import KernelWriter
 from graft.llvm.text import Value, constant
 from graft.llvm.types import byte_size
@@ -150,7 +148,7 @@ class TileResults(TensorCode):
         variables["m"], variables["n"] = m.wide(), n.wide()
 
     def _result(self, vector: _Vector, operands: Sequence[Value]) -> None:
-        lanes, schedule = self.epilogue.lanes, self.schedule
+        schedule = self.schedule
         pitch = schedule.columns + PARTIAL_PAD
         place = self.base + (vector.row * pitch + vector.column) * 4
         totals: list[Value] = []
@@ -160,41 +158,18 @@ class TileResults(TensorCode):
                 parts = self._partial(at, rank)
                 sums = zip(totals, parts, strict=True) if totals else ()
                 totals = [self.builder.binary("fadd", *pair) for pair in sums] or parts
-        context = self.writer.context
-        registers = self.builder.allocate("float", lanes, 16)
-        for index, value in enumerate(totals):
-            text = f"getelementptr float, {registers.typed}, i64 {index}"
-            slot = self.builder.make("ptr", 1, text)
-            self.builder.do(f"store {value.typed}, {slot.typed}")
-        context.memrefs[self.epilogue.sums.name] = MemRef(self.epilogue.sums, registers, (1,))
         self._set_place(vector.m, vector.n)
         for number, value in enumerate(operands):
-            context.variables[_operand_name(number)] = value
-        statement(context, self.body)
+            self.writer.context.variables[_operand_name(number)] = value
+        self.store_results(self.epilogue, self.body, totals)
 
     def _partial(self, place: Int, rank: int) -> list[Value]:
         """Sums of some columns, of one block of the cluster."""
-        lanes, result = self.epilogue.lanes, list[Value]()
-        space, address = "shared", place.value
-        if self.schedule.split > 1:
-            space = "shared::cluster"
-            text = "mapa.shared::cluster.u32 $0, $1, $2;"
-            which = (self.peers + rank).value
-            made = self.writer.assembly(text, "=r,r,r", ["i32"], address, which)
-            address = Value("i32", 1, made)
-        for first in range(0, lanes, 4):
-            width = min(4, lanes - first)
-            names = ", ".join(f"${index}" for index in range(width))
-            kind = f".v{width}" if width > 1 else ""
-            inside = f"{{{names}}}" if width > 1 else names
-            text = f"ld.{space}{kind}.f32 {inside}, [${width}+{first * 4}];"
-            constraints = ",".join(["=f"] * width + ["r"])
-            made = self.writer.assembly(text, constraints, ["float"] * width, address)
-            if width == 1:
-                result.append(Value("float", 1, made))
-            else:
-                result += self.parts(made, "float", width)
-        return result
+        if self.schedule.split == 1:
+            return self.load_floats(place.value, self.epilogue.lanes)
+        text, which = "mapa.shared::cluster.u32 $0, $1, $2;", (self.peers + rank).value
+        made = self.writer.assembly(text, "=r,r,r", ["i32"], place.value, which)
+        return self.load_floats(Value("i32", 1, made), self.epilogue.lanes, "shared::cluster")
 
 
 def _operand_name(number: int) -> str:

@@ -20,27 +20,13 @@ from pathlib import Path
 import numpy as np
 
 from graft.backends.cuda.driver import CudaError, Device, Launch
+from graft.backends.cuda.epilogue import epilogue_of
 from graft.backends.cuda.problem import Epilogue, Product, ProductSchedule
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import candidates, predicted, remember
-from graft.base.dtypes import DType
+from graft.byoc.formats.storage import Storage
 from graft.llvm.gpu import CAPABILITY, Kernel
-from graft.loop.ir import (
-    Binary,
-    BinaryKind,
-    Buffer,
-    Cast,
-    Const,
-    Expr,
-    For,
-    Load,
-    LoopKind,
-    Scope,
-    Store,
-    Var,
-)
-from graft.loop.ranges import Context
-from graft.loop.vectorize import vectorize
+from graft.loop.tensor import placeholder
 
 TRIED = 24  # schedules of a product that are measured in each of two rounds
 _BEST = 2  # whose relatives follow in the second
@@ -49,19 +35,12 @@ _LAUNCHES, _ROUNDS = 20, 5
 
 def plain_epilogue(product: Product, lanes: int) -> Epilogue:
     """Sums as they are, in the product's dtype."""
-    by_rows = 1 if product.by_columns else product.batch
-    by_columns = product.batch if product.by_columns else 1
-    extents = Const(product.rows * by_rows), Const(product.columns * by_columns)
-    sums = Buffer("sums", DType.FLOAT32, (Const(lanes),), Scope.REGISTER)
-    target = Buffer("result", product.dtype, extents)
-    lane = Var("lane")
-    value: Expr = Load(sums, (lane,))
-    if product.dtype is not DType.FLOAT32:
-        value = Cast(product.dtype, value)
-    column = Binary(BinaryKind.MULTIPLY, Var("n"), Const(lanes))
-    at = Var("m"), Binary(BinaryKind.ADD, column, lane)
-    loop = For(lane, Const(0), Const(lanes), Store(target, at, value), LoopKind.VECTOR)
-    return Epilogue(vectorize(loop, Context()), sums, lanes, (target,))
+    down, across = (1, product.batch) if product.by_columns else (product.batch, 1)
+    shape = product.rows * down, product.columns * across
+    sums, storage = placeholder("sums", shape), Storage.row_major(product.dtype, shape)
+    epilogue = epilogue_of([sums], storage.result("result", sums), sums, lanes)
+    assert epilogue is not None
+    return epilogue
 
 
 def promising(product: Product, count: int = TRIED) -> list[ProductSchedule]:
