@@ -23,10 +23,12 @@ from graft.backends.cuda.problem import ProductSchedule
 from graft.backends.cudnn.operations import CudnnProducts
 from graft.base.dtypes import DType
 from graft.byoc.region import for_backend
+from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import TensorType
 from graft.llvm.gpu import Kernel
+from graft.passes.pipeline import optimize
 from graft.rewrite.rule import Refusal
 
 BLOCKS = 8
@@ -220,3 +222,14 @@ def test_they_assemble_with_their_sums_in_registers(
 ) -> None:
     (kernel,) = planned(case[1], Options(dtype)).code.values()
     assert spilled_bytes(kernel.ptx, tmp_path) <= FEW_BYTES
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["resnet50", "inception_v3", "mobilenet_v2", "vit_b_16"])
+def test_networks_assemble_with_their_sums_in_registers(
+    name: str, tmp_path: Path, models_dir: Path
+) -> None:
+    graph = optimize(import_model(str(models_dir / f"{name}.onnx")))
+    (kernel,) = planned(graph, Options(DType.FLOAT16)).code.values()
+    assert spilled_bytes(kernel.ptx, tmp_path) <= FEW_BYTES
+    assert kernel.shared_bytes <= 227 * 1024
