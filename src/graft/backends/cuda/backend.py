@@ -160,7 +160,9 @@ def blob_of(
         text = kernel.ptx
         constants[f"{runtime.CODE}{name}"] = np.frombuffer(text.encode(), np.uint8)
         if gpu is not None:
-            constants[f"{runtime.BINARY}{name}"] = np.frombuffer(gpu.assemble(text), np.uint8)
+            constants[f"{runtime.BINARY}{name}"] = np.frombuffer(
+                driver.assembled(gpu, text), np.uint8
+            )
     for launch in plan.launches:
         names = [f"{runtime.ARENA}+{offsets[n]}" if n in offsets else n for n in launch.buffers]
         attrs: dict[str, Any] = {"label": launch.label, **(facts if not nodes else {})}

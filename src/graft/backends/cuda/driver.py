@@ -186,19 +186,6 @@ class Device:
             raise CudaError(f"{error.message}: {log.value.decode(errors='replace')}") from None
         return module
 
-    def assemble(self, text: str) -> bytes:
-        """PTX as machine code of this GPU."""
-        state, code, size = c_void_p(), c_void_p(), c_size_t()
-        data = text.encode() + b"\0"
-        self.driver("cuLinkCreate_v2", 0, None, None, byref(state))
-        try:
-            source = _PTX, data, c_size_t(len(data)), b"region", 0, None, None
-            self.driver("cuLinkAddData_v2", state, *source)
-            self.driver("cuLinkComplete", state, byref(code), byref(size))
-            return ctypes.string_at(code, size.value)
-        finally:
-            self.driver("cuLinkDestroy", state)
-
     def unload(self, module: c_void_p) -> None:
         """Forget a module."""
         self._library.cuCtxSetCurrent(self._context)
@@ -222,20 +209,6 @@ class Device:
         attribute = _COOPERATIVE if launch.is_cooperative else _PROGRAMMATIC
         config = launch.config(stream or self.stream, attribute, 1)
         self.driver("cuLaunchKernelEx", byref(config), launch.function, arguments, None)
-
-    def resident_blocks(self, launch: Launch, cluster: int) -> int:
-        """How many blocks of a kernel the GPU runs at once."""
-        count = c_int()
-        if cluster == 1:
-            name, size = (
-                "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-                c_size_t(launch.shared_bytes),
-            )
-            self.driver(name, byref(count), launch.function, launch.threads, size)
-            return count.value * self.processors
-        config = launch.config(self.stream, _CLUSTER, cluster, 1, 1)
-        self.driver("cuOccupancyMaxActiveClusters", byref(count), launch.function, byref(config))
-        return count.value * cluster
 
     def capture(self, issue: Callable[[c_void_p], None]) -> Graph:
         """What `issue` launches into a stream, as a graph to be launched as a whole.
@@ -265,6 +238,35 @@ class Device:
         for event in events:
             self.driver("cuEventDestroy_v2", event)
         return elapsed.value / 1e3 / count
+
+
+def assembled(device: Device, text: str) -> bytes:
+    """PTX as machine code of this GPU."""
+    state, code, size = c_void_p(), c_void_p(), c_size_t()
+    data = text.encode() + b"\0"
+    device.driver("cuLinkCreate_v2", 0, None, None, byref(state))
+    try:
+        source = _PTX, data, c_size_t(len(data)), b"region", 0, None, None
+        device.driver("cuLinkAddData_v2", state, *source)
+        device.driver("cuLinkComplete", state, byref(code), byref(size))
+        return ctypes.string_at(code, size.value)
+    finally:
+        device.driver("cuLinkDestroy", state)
+
+
+def resident_blocks(device: Device, launch: Launch, cluster: int) -> int:
+    """How many blocks of a kernel the GPU runs at once."""
+    count = c_int()
+    if cluster == 1:
+        name, size = (
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            c_size_t(launch.shared_bytes),
+        )
+        device.driver(name, byref(count), launch.function, launch.threads, size)
+        return count.value * device.processors
+    config = launch.config(device.stream, _CLUSTER, cluster, 1, 1)
+    device.driver("cuOccupancyMaxActiveClusters", byref(count), launch.function, byref(config))
+    return count.value * cluster
 
 
 class Graph:

@@ -22,7 +22,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from graft.backends.cuda.dlpack import DeviceTensor, borrow
-from graft.backends.cuda.driver import CudaError, Device, Graph, Launch, Memory, device
+from graft.backends.cuda.driver import (
+    CudaError,
+    Device,
+    Graph,
+    Launch,
+    Memory,
+    device,
+    resident_blocks,
+)
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.runtime.json_graph import JsonNode, unpack
@@ -114,7 +122,7 @@ class Region:
         launch = Launch(function, tuple(grid), attrs["threads"], shared)
         if not grid[0]:
             cluster = int(attrs["cluster"])
-            blocks = self.device.resident_blocks(replace(launch, grid=(cluster, 1, 1)), cluster)
+            blocks = resident_blocks(self.device, replace(launch, grid=(cluster, 1, 1)), cluster)
             if not blocks:
                 raise CudaError(f"no block of {launch.threads} threads and {shared} bytes fits")
             launch = replace(launch, grid=(blocks, 1, 1), is_cooperative=True)
