@@ -47,8 +47,8 @@ _SPILL = re.compile(r"\(%rsp\).*%[xyz]mm|%[xyz]mm.*\(%rsp\)|\b[qv]\d+.*\[sp")
 # corrected likewise, which no Zen 3 has confirmed. Its Skylake has loads of whole vectors take two
 # operations; they are one, as this one is (uops.info).
 _BROADCAST_BY_LOADS = ("znver3", "znver4")
-_BROADCAST = re.compile(r"^vbroadcastss\t(.*\)), %[yz]mm(\d+)")
-_LOAD = re.compile(r"^v(?:broadcastss|movaps|movups)\t(.*\)), %zmm(\d+)")
+_BROADCAST = re.compile(r"^vbroadcasts[sd]\t(.*\)), %[yz]mm(\d+)")
+_LOAD = re.compile(r"^v(?:broadcasts[sd]|movaps|movups)\t(.*\)), %zmm(\d+)")
 _VECTOR_X86 = re.compile(r"%[xyz]mm\d+")
 
 

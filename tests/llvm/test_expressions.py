@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.llvm.kernels import check, compiled, elementwise, numbers, run, runnable_targets
+from tests.llvm.kernels import (
+    check,
+    compiled,
+    elementwise,
+    interpreted,
+    numbers,
+    run,
+    runnable_targets,
+)
 
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
@@ -401,6 +409,33 @@ def test_nearest_bytes(lanes: int, target: Target, offset: float) -> None:
     for k, dtype in enumerate(names.values()):
         info = np.iinfo(dtype.numpy)
         np.testing.assert_array_equal(found[f"out{k}"], np.clip(rounded, info.min, info.max))
+
+
+@pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16])
+def test_products_of_repeated_pairs(lanes: int, target: Target) -> None:
+    """A pair as often as it fits into a vector, and sums of neighbouring lanes."""
+    source = Buffer("source", DType.FLOAT32, (Const(2),))
+    rows = Buffer("rows", DType.FLOAT32, (Const(2), Const(lanes)))
+    result = Buffer("result", DType.FLOAT32, (Const(lanes),))
+    at, pair = Ramp(Const(0), 1, lanes), Load(source, (Ramp(Const(0), 1, 2),))
+    repeated = Broadcast(pair, lanes) if lanes > 2 else pair
+    products = tuple(
+        Binary(BinaryKind.MULTIPLY, repeated, Load(rows, (Const(row), at))) for row in (0, 1)
+    )
+    body = Store(result, (at,), Call("add_pairs", products, DType.FLOAT32))
+    function = Function("kernel", (source, rows, result), body)
+    draw = np.random.default_rng(3)
+    values = {
+        "source": draw.standard_normal(2, np.float32),
+        "rows": draw.standard_normal((2, lanes), np.float32),
+    }
+    expected = (values["rows"].reshape(lanes, 2) * values["source"]).sum(axis=1)
+    for found in (
+        run(compiled(function, target), values | {"result": np.zeros(lanes, np.float32)}),
+        interpreted(function, values | {"result": np.zeros(lanes, np.float32)}),
+    ):
+        np.testing.assert_array_equal(found["result"], expected)
 
 
 @pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)

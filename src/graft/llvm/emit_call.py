@@ -38,11 +38,19 @@ def _is_infinite(builder: Builder, value: Value) -> Value:
     return builder.compare("oeq", builder.elementwise("fabs", value), infinity)
 
 
+def _add_pairs(builder: Builder, first: Value, second: Value) -> Value:
+    even, odd = (
+        builder.shuffle(first, second, list(range(start, 2 * first.lanes, 2))) for start in (0, 1)
+    )
+    return builder.binary("fadd", even, odd)
+
+
 _FLOATS: dict[str, Callable[..., Value]] = {
     "sqrt": lambda builder, x: builder.elementwise("sqrt", x),
     "rsqrt": _inverse_root,
     "fma": fused,
     "dot2": brain_dot2,
+    "add_pairs": _add_pairs,
     "floor": lambda builder, x: rounded(builder, "floor", x),
     "ceil": lambda builder, x: rounded(builder, "ceil", x),
     "round": lambda builder, x: rounded(builder, "roundeven", x),

@@ -93,7 +93,10 @@ def expression(context: Context, expr: ir.Expr) -> Value:
             steps = [lane * expr.stride for lane in range(expr.lanes)]
             return builder.binary("add", base, constants(steps, base.element))
         case ir.Broadcast():
-            return builder.splat(expression(context, expr.value), expr.lanes)
+            value = expression(context, expr.value)
+            if value.lanes == 1:
+                return builder.splat(value, expr.lanes)
+            return builder.shuffle(value, value, [n % value.lanes for n in range(expr.lanes)])
         case ir.Load():
             return emit_memory.load(context, expr.buffer, expr.indices, expression)
 

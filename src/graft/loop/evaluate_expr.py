@@ -81,6 +81,8 @@ def compile_expr(expr: ir.Expr, masked: bool = False) -> Compiled:
             return lambda e: base(e) + steps
         case ir.Broadcast():
             value, lanes, dtype = compile_expr(expr.value, masked), expr.lanes, expr.dtype.numpy
+            if expr.value.lanes > 1:
+                return lambda e: np.resize(value(e), lanes)
             return lambda e: np.full(lanes, value(e), dtype)
         case ir.Load():
             return _load(expr, masked)

@@ -93,7 +93,7 @@ def _operands(expr: Expr) -> tuple[Expr, ...]:
             return left, right
         case Select(yes=yes, no=no):
             return yes, no
-        case Broadcast(value) | Ramp(base=value):
+        case Broadcast(value) | Ramp(base=value) if value.lanes == 1:
             return (value,)
         case _:
             return ()
@@ -113,7 +113,7 @@ def _normal_form(expr: Expr) -> Polynomial | None:
             return {(call_atom(FUNCTIONS[kind], _arguments(left, right)),): 1}
         case Select(Compare(CompareKind.EQUAL, test, Const(value=1)), yes, no) if test == no:
             return {(call_atom("broadcast", _arguments(yes, no)),): 1}
-        case Broadcast(value):
+        case Broadcast(value) if value.lanes == 1:
             return _polynomial(value)
         case Ramp(base, stride, lanes):
             lane = opaque_atom((f"lane {lanes}", None), frozenset(), (0, lanes - 1))

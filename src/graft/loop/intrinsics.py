@@ -24,6 +24,7 @@ class Intrinsic:
     meaning: Callable[..., Any]
     to: DType | None = None  # what it gives; None: what its arguments are
     reduces: bool = False  # from a vector to a scalar
+    across: bool = False  # whether lanes of the result are made of several of an argument
     integers: bool = False  # takes integers too
     operations: int = 1  # what it counts as beside an addition
 
@@ -88,6 +89,12 @@ def _join2(value: Any) -> Any:
     return np.ascontiguousarray(value).view(np.int32)[()]
 
 
+def _add_pairs(first: Any, second: Any) -> Any:
+    """Sums of neighbouring lanes, those of the first vector before those of the second."""
+    pairs = np.concatenate([first, second])
+    return pairs[::2] + pairs[1::2]
+
+
 def _dot2(left: Any, right: Any, addend: Any) -> Any:
     """Per lane of float32, whose bits are two bfloat16, their dot product, accumulated; the same of
     the two int16 of an int32, which wraps around."""
@@ -139,10 +146,11 @@ INTRINSICS: dict[str, Intrinsic] = {
     "to_int8": Intrinsic(2, _nearest_byte(DType.INT8), to=DType.INT8, operations=3),
     "to_uint8": Intrinsic(2, _nearest_byte(DType.UINT8), to=DType.UINT8, operations=3),
     "nibble": Intrinsic(1, lambda x: (x & 15).astype(np.float32), to=DType.FLOAT32, integers=True),
-    "interleave4": Intrinsic(1, _interleave4, to=DType.INT32, integers=True),
+    "interleave4": Intrinsic(1, _interleave4, to=DType.INT32, across=True, integers=True),
     "dot4": Intrinsic(3, _dot4, integers=True),
     "dot2": Intrinsic(3, _dot2, integers=True),
-    "join2": Intrinsic(1, _join2, to=DType.INT32, integers=True),
+    "join2": Intrinsic(1, _join2, to=DType.INT32, across=True, integers=True),
+    "add_pairs": Intrinsic(2, _add_pairs, across=True),
     "clz": Intrinsic(1, _leading_zeros, integers=True),
     "popcount": Intrinsic(1, _bit_count, integers=True),
     "reduce_add": Intrinsic(1, lambda x: np.add.reduce(x), reduces=True, integers=True),

@@ -268,7 +268,7 @@ class Ramp(_Hashed):
 @_hashed_once
 @dataclass(frozen=True, slots=True)
 class Broadcast(_Hashed):
-    """A scalar in every lane."""
+    """A scalar in every lane, or a short vector as often as there is room for it."""
 
     value: Expr
     lanes: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from graft.loop.intrinsics import INTRINSICS
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -31,7 +32,7 @@ Scalar = Callable[[Expr], Expr]  # simplifies a scalar node
 def scalar_of(expr: Expr) -> Expr | None:
     """The scalar that all lanes are, if that can be seen."""
     match expr:
-        case Broadcast(value, _):
+        case Broadcast(value, _) if value.lanes == 1:
             return value
         case Const(value, dtype, lanes) if lanes > 1:
             return Const(value, dtype)
@@ -42,7 +43,7 @@ def scalar_of(expr: Expr) -> Expr | None:
 
 
 def broadcast(value: Expr, lanes: int) -> Expr:
-    """The scalar in that many lanes; a constant carries its lanes itself."""
+    """The value in that many lanes; a constant carries its lanes itself."""
     if isinstance(value, Const):
         return Const(value.value, value.dtype, lanes)
     return Broadcast(value, lanes)
@@ -63,7 +64,8 @@ def simplify_vector(expr: Expr, scalar: Scalar) -> Expr:
     """A vector node with simplified operands, simplified."""
     if isinstance(expr, Broadcast):
         return broadcast(expr.value, expr.lanes)
-    if isinstance(expr, (Binary, Compare, Select, Cast, Call)):
+    across = isinstance(expr, Call) and INTRINSICS[expr.name].across
+    if isinstance(expr, (Binary, Compare, Select, Cast, Call)) and not across:
         uniform = [scalar_of(child) for child in children(expr)]
         scalars = tuple(part for part in uniform if part is not None)
         if len(scalars) == len(uniform):

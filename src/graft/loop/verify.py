@@ -220,7 +220,9 @@ def _operands(expr: ir.Expr) -> None:
             _require(intrinsic.integers or dtypes.pop().is_float, lambda: f"{shown()} needs floats")
         case ir.Ramp() | ir.Broadcast():
             inner = expr.base if isinstance(expr, ir.Ramp) else expr.value
-            _require(inner.lanes == 1 and expr.lanes > 1, lambda: f"{shown()}: lanes do not fit")
+            repeats = isinstance(expr, ir.Broadcast) and expr.lanes % inner.lanes == 0
+            fits = expr.lanes > inner.lanes and (inner.lanes == 1 or repeats)
+            _require(fits, lambda: f"{shown()}: lanes do not fit")
         case _:
             pass
 

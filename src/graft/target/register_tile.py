@@ -25,6 +25,9 @@ _SLACK = 0.05
 # of weights from memory, it was 0.14 to 0.34.
 EXPOSED = 0.3
 
+# Instructions that add two vectors of sums in pairs: two shuffles and an addition.
+_ADDED_SUMS = 3
+
 # What a tile costs beside its steps: filling the pipeline again, and leaving a loop.
 _TILE_CYCLES = 24.0
 
@@ -57,10 +60,15 @@ def tile_cycles(
     steps: int,
     incoming: float = 0.0,
     ahead: float = 0.0,
+    split: int = 1,
 ) -> float:
-    """Cycles of a whole tile: its steps, and its sums to memory."""
+    """Cycles of a whole tile: its steps, and its sums to memory.
+
+    Where each channel has several sums, a step is as many at once, and they are added at last."""
     stores = pixels * vectors / machine.vector_stores
-    return steps * step_cycles(machine, pixels, vectors, incoming, ahead) + stores + _TILE_CYCLES
+    added = pixels * vectors * (split - 1) * _ADDED_SUMS / machine.vector_fmas
+    together = step_cycles(machine, pixels, vectors * split, split * incoming, split * ahead)
+    return steps / split * together + added + stores + _TILE_CYCLES
 
 
 def resume_cycles(machine: Machine, pixels: int, vectors: int) -> float:

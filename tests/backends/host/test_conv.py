@@ -21,7 +21,7 @@ from graft.ir.types import tensor
 from graft.loop.ir import Prefetch
 from graft.loop.traverse import walk_stmt
 from graft.target.machine import MACHINES
-from graft.target.target import host_target, named_target
+from graft.target.target import Target, host_target, named_target
 
 GENERATOR = np.random.default_rng(5)
 
@@ -221,6 +221,53 @@ def test_jobs_have_several_tiles_where_the_depth_is_blocked() -> None:
     assert (schedule.vectors, schedule.columns, schedule.depth_block) == (5, 5, 64)
     assert conv_schedule.segments_of(2, 9, is_blocked=True) == 4
     assert conv_schedule.segments_of(2, 9, is_blocked=False) == 9
+
+
+@pytest.mark.parametrize("vectors", [1, 2])
+@pytest.mark.parametrize("depth_block", [0, 16])
+@pytest.mark.parametrize(
+    ("shape", "weight", "attrs"),
+    [
+        ((1, 32, 7, 9), (32, 32, 1, 1), {}),
+        ((2, 48, 13, 14), (32, 48, 3, 3), {"padding": (1, 1, 1, 1), "strides": (2, 2)}),
+        ((1, 64, 9, 5), (64, 32, 3, 1), {"padding": (1, 0, 1, 0), "groups": 2}),
+        ((1, 7, 9, 5), (32, 7, 3, 3), {}),  # inputs that make no pairs
+    ],
+)
+def test_sums_of_pairs_of_inputs(
+    shape: tuple[int, int, int, int],
+    weight: tuple[int, int, int, int],
+    attrs: dict[str, Any],
+    depth_block: int,
+    vectors: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Elements are pairs, and sums of both halves are added before the epilogue."""
+
+    def split(target: Target, lanes: int, extents: ConvExtents) -> ConvSchedule:
+        columns = min(extents.columns, 5)
+        block = depth_block if extents.unit % 16 == 0 else 0
+        return ConvSchedule(lanes, vectors, 1, columns, block, 1, split=2)
+
+    monkeypatch.setattr(conv, "choose_schedule", split)
+
+    def after(g: Builder, value: Value) -> Value:
+        return g("nn.relu", g("add", value, g.input("r", value.type)))
+
+    check(_case(shape, weight, after=after, **attrs), conv2d, threads=2)
+
+
+def test_sums_are_split_where_loads_bound_tiles_of_one_vector() -> None:
+    """A Xeon's loads do, an Arm core multiplies by lanes; two vectors share each element."""
+    narrow = ConvExtents(32, (1, 1), 112, 112, 1, 1, may_split=True)
+    splits = {
+        name: conv_schedule.choose_schedule(named_target(name), lanes, narrow).split
+        for name, lanes in (("icelake-server", 16), ("znver4", 16), ("neoverse-v1", 4))
+    }
+    assert splits == {"icelake-server": 2, "znver4": 1, "neoverse-v1": 1}
+    xeon = named_target("icelake-server")
+    assert conv_schedule.choose_schedule(xeon, 16, replace(narrow, vectors=2)).split == 1
+    assert conv_schedule.choose_schedule(xeon, 16, replace(narrow, may_split=False)).split == 1
 
 
 def test_a_first_slab_that_is_waited_for_is_small() -> None:

@@ -107,9 +107,9 @@ def _row_by_row(conv: Node, block: int, lanes: int) -> ConvExtents:
     """The extents of a pointwise convolution that makes such blocks, row by row."""
     _, channels, rows, columns = typical_shape(conv.output)
     depth, vectors = typical_shape(conv.args[0])[1], -(-channels // block) * block // lanes
-    return ConvExtents(
-        depth, (1, 1), rows, columns, vectors, block // lanes, tile_rows=1, may_overlap=True
-    )
+    per_block, may_split = block // lanes, depth % 2 == 0
+    row = (depth, (1, 1), rows, columns, vectors, per_block)
+    return ConvExtents(*row, tile_rows=1, may_overlap=True, may_split=may_split)
 
 
 def _steps(group: Group, conv: Node) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -28,6 +28,7 @@ from graft.backends.host.kernels.conv_plan import (
     MIXED,
     Channels,
     Phase,
+    beside_each_other,
     channels_of,
     data_in_one_row,
     flat_phases,
@@ -161,6 +162,8 @@ class ConvWriter(ImageWriter):
         self.down, self.columns, self.schedule = self.scheduled(
             target, channels, result, weight.shape
         )
+        if channels.unit % self.schedule.split:
+            self.schedule = replace(self.schedule, split=1)
         self.source = self.read(parameters)
         self.channels = replace(channels, slab=self.schedule.slab)
         super().__init__(parameters, self.schedule.lanes)
@@ -200,6 +203,8 @@ class ConvWriter(ImageWriter):
 
         def pack(array: Array) -> Array:
             packed = pack_weights(ordinary_weights(anchor, array), channels, block)
+            if self.schedule.split > 1:
+                return beside_each_other(packed, self.schedule.split)
             return in_words(packed, axis=4) if together > 1 else packed
 
         return parameters.packed(anchor.args[1], pack, self.weights_name)
@@ -211,7 +216,8 @@ class ConvWriter(ImageWriter):
         counts = (count for _, count in balanced(columns, self.schedule.columns))
         tiles = sum(-(-count // self.segments) for count in counts)
         pixels = self.schedule.rows * self.schedule.columns
-        extents = index(tiles, pixels, self.schedule.vectors, self.lanes)
+        sums = self.schedule.vectors * self.schedule.split
+        extents = index(tiles, pixels, sums, self.lanes)
         return Buffer("partial", self.dtype, extents, Scope.HEAP)
 
     @property
@@ -269,6 +275,7 @@ class ConvWriter(ImageWriter):
             None if is_one and isinstance(counts[0], int) else 1,
             channels.groups == 1 and self.together == 1,
             channels.unit if self.may_block(down, across) and not channels.mixed else 0,
+            may_split=self.together == 1 and channels.unit % 2 == 0,
         )
 
     def may_block(self, down: Phases, across: Phases) -> bool:
@@ -358,7 +365,8 @@ class ConvWriter(ImageWriter):
             for run in runs(self.parameters.extent(across.count), self.schedule.columns):
                 shape = (count * run.size, vectors, self.lanes)
                 is_paired = self.data.dtype is DType.BFLOAT16
-                tile = Tile(*shape, self.fresh(""), self.dtype, is_paired)
+                tag = self.fresh("")
+                tile = Tile(*shape, tag, self.dtype, is_paired, self.schedule.split)
                 tiles = ConvTiles(self, down, across, part, line, count, tile, before)
                 loops.append(tiles.loop(run))
                 before = plus(before, run.count)

@@ -340,6 +340,14 @@ def pack_weights(weight: Array, channels: Channels, block: int) -> Array:
     return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))
 
 
+def beside_each_other(packed: Array, count: int) -> Array:
+    """[..., in, out] as [..., in / count, out * count]: the weights of so many inputs for an output
+    are neighbours."""
+    *others, inputs, outputs = packed.shape
+    split = packed.reshape(*others, inputs // count, count, outputs).swapaxes(-1, -2)
+    return np.ascontiguousarray(split).reshape(*others, inputs // count, outputs * count)
+
+
 def pack_starts(starts: Array, channels: Channels, block: int) -> Array:
     """What the sums of [outputs] start from as [slab, out], in the slabs of the weights."""
     size, begins = channels.slab, _slab_begins(len(starts), channels.slab, block)

@@ -31,6 +31,8 @@ ENOUGH_JOBS = 32
 FEW_BANDS = (2, 4)
 # Of a band, to ask for the next weights meanwhile.
 _LEAST_TILES = 4
+# Vectors, rows, columns, blocks of the depth and sums of each channel.
+_Tile = tuple[int, int, int, int, int]
 # Each size of a tile is code of its own, which takes time to compile and room in caches.
 _VARIANT = 0.01
 
@@ -39,7 +41,8 @@ _VARIANT = 0.01
 class ConvSchedule:
     """What a search may vary.
 
-    A tile is `rows` x `columns` pixels times `vectors` vectors of `lanes` channels. Jobs go through
+    A tile is `rows` x `columns` pixels times `vectors` vectors of `lanes` channels; a
+    channel has `split` sums, each of every so many-th input (`tile.py`). Jobs go through
     the image in `bands` of rows, and for each through one slab of channels after the other; 0 are
     as many bands as there are rows of tiles. A job does all its tiles for `depth_block` input
     channels before it goes on to the next ones, so that the first cache holds their weights; 0
@@ -52,6 +55,7 @@ class ConvSchedule:
     columns: int
     depth_block: int = 0
     bands: int = 1
+    split: int = 1
 
     @property
     def slab(self) -> int:
@@ -73,6 +77,7 @@ class ConvExtents:
     may_overlap: bool = False  # whether the last slab may share channels with the one before
     unit: int = 0  # channels that blocks of the depth are multiples of; 0: there may be none
     asked_for: bool = False  # whether even the first slab's weights have been asked for ahead
+    may_split: bool = False  # whether inputs may be taken in pairs
 
     @property
     def steps(self) -> int:
@@ -86,12 +91,12 @@ def choose_schedule(target: Target, lanes: int, extents: ConvExtents) -> ConvSch
         _tiles(target, lanes, extents),
         key=lambda tile: _cycles(target, lanes, extents, tile),
     )
-    return ConvSchedule(lanes, *best, _bands(target, lanes, extents, best))
+    vectors, rows, columns, block, split = best
+    bands = _bands(target, lanes, extents, best)
+    return ConvSchedule(lanes, vectors, rows, columns, block, bands, split)
 
 
-def _bands(
-    target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, int, int, int]
-) -> int:
+def _bands(target: Target, lanes: int, extents: ConvExtents, tile: _Tile) -> int:
     """Into how many bands the rows are cut.
 
     Where the second cache holds the weights, all slabs of a row are done before the next row. Where
@@ -111,7 +116,7 @@ def _bands(
     again = 0.0 if weights <= held else _waited_for(machine, weights)
     if again >= data / machine.crossing_bytes_per_cycle:
         return 1
-    _, rows, columns, _ = tile
+    _, rows, columns, *_ = tile
     tiles = -(-extents.rows // rows) * -(-extents.columns // columns)
     return max((bands for bands in FEW_BANDS if bands * _LEAST_TILES <= tiles), default=1)
 
@@ -135,22 +140,25 @@ def segments_of(jobs: int, most: int | None, is_blocked: bool) -> int:
     return max(1, wanted if most is None else min(wanted, most))
 
 
-def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[tuple[int, int, int, int]]:
-    """Vectors, rows, columns and blocks of the depth of all tiles worth a thought."""
+def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[_Tile]:
+    """All tiles worth a thought. Sums are split in those of one vector, in which elements are
+    loaded most; NEON multiplies by a lane of what is loaded instead."""
     for vectors in range(1, min(_MOST_VECTORS, extents.vectors) + 1):
         if vectors % extents.per_block and extents.per_block % vectors:
             continue
         if extents.vectors % vectors and not extents.may_overlap:
             continue
-        most = most_pixels(target.vector_registers, vectors)
-        for rows in range(1, min(most, extents.rows, extents.tile_rows or most) + 1):
-            columns = min(extents.columns, most // rows)
-            if rows == 1 or columns == extents.columns:
-                yield vectors, rows, columns, 0
-                taps = extents.taps[0] * extents.taps[1]
-                block = depth_block(target, lanes * vectors * taps, extents.depth, extents.unit)
-                if block:
-                    yield vectors, rows, columns, block
+        splits = (1, 2) if vectors == 1 and extents.may_split and target.is_x86 else (1,)
+        for split in splits:
+            most = most_pixels(target.vector_registers, vectors * split)
+            for rows in range(1, min(most, extents.rows, extents.tile_rows or most) + 1):
+                columns = min(extents.columns, most // rows)
+                if rows == 1 or columns == extents.columns:
+                    yield vectors, rows, columns, 0, split
+                    taps = extents.taps[0] * extents.taps[1]
+                    block = depth_block(target, lanes * vectors * taps, extents.depth, extents.unit)
+                    if block:
+                        yield vectors, rows, columns, block, split
 
 
 def depth_block(target: Target, weights: int, depth: int, unit: int = 1) -> int:
@@ -162,12 +170,10 @@ def depth_block(target: Target, weights: int, depth: int, unit: int = 1) -> int:
     return max((size for size in range(unit, most + 1, unit) if depth % size == 0), default=0)
 
 
-def _cycles(
-    target: Target, lanes: int, extents: ConvExtents, tile: tuple[int, int, int, int]
-) -> float:
+def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: _Tile) -> float:
     """Cycles of all result channels of an image. Where a burst from beyond the second cache is
     waited for, the first tile waits for its weights, which no tile before has asked for."""
-    vectors, rows, columns, block = tile
+    vectors, rows, columns, block, split = tile
     machine, steps = target.machine.with_vectors(32 * lanes), extents.steps
     weights = vectors * lanes * _FLOAT
     written = _written_cycles(machine, extents, lanes)
@@ -192,8 +198,8 @@ def _cycles(
             data = pixels * _FLOAT / extents.taps[1]
             incoming = incoming_weights + data_cycles(machine, data)
             incoming += written * pixels * vectors / steps
-            cycles = tile_cycles(machine, pixels, vectors, steps, incoming, ahead)
-            cycles += resumed * resume_cycles(machine, pixels, vectors)
+            cycles = tile_cycles(machine, pixels, vectors, steps, incoming, ahead, split)
+            cycles += resumed * resume_cycles(machine, pixels, vectors * split)
             total += lines * count * cycles
             variants += 1
     cycles = total * slabs * (1 + _VARIANT * (variants - 1))

@@ -141,7 +141,10 @@ class ConvTiles:
         def element(number: int) -> Expr:
             row, column = self.pixel(number)
             line = minus(plus(first_row, row * down.stride), writer.source_row)
-            at = (line, plus(first, column * across.stride), plus(lane, channel))
+            inputs = plus(lane, times(channel, tile.split))
+            if tile.split > 1:
+                inputs = Ramp(inputs, 1, tile.split)
+            at = (line, plus(first, column * across.stride), inputs)
             found = Load(writer.source, (writer.source_batch, block, *at))
             return unsigned(widened(found), writer.data.dtype)
 
@@ -152,7 +155,7 @@ class ConvTiles:
             return widened(Load(writer.weights, (slab, unit, line, place, channel, lanes)))
 
         body: Stmt = tile.step(element, weights)
-        body = For(channel, Const(0), Const(together), body)
+        body = For(channel, Const(0), Const(together // tile.split), body)
         if writer.ahead:
             body = Block((*self.ask_ahead(asking, unit, ky, kx), body))
         if writer.skips_rows:
@@ -252,10 +255,11 @@ class ConvTiles:
         writer, tile = self.writer, self.tile
 
         def store(number: int, vector: int) -> Stmt:
-            known = {writer.summed: tile.value(number, vector)}
+            known = {writer.summed: tile.total(number, vector)}
             return writer.store(self.coordinate(pixel, number, vector), known)
 
-        return tile.each(store)
+        every = product(range(tile.pixels), range(tile.vectors))
+        return Block(tuple(store(number, vector) for number, vector in every))
 
 
 def _units_read(writer: ConvWriter, slab: Expr) -> Expr:

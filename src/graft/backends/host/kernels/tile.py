@@ -5,6 +5,10 @@ pixels (or rows) times some vectors of channels. For each step of the reduction,
 weights per vector of the tile is loaded, and one element per pixel is broadcast and multiplied in.
 Where narrow numbers are multiplied, an element is a word of them, and so is each lane of the
 weights.
+
+A tile of one vector has an element to load for each multiply-add. Where loads bound it, sums are
+split: an element is a pair of neighbouring inputs, which repeats along the lanes, two vectors of
+weights have both inputs of half of the channels each, and a channel's two sums are added at last.
 """
 
 from __future__ import annotations
@@ -51,10 +55,16 @@ class Tile:
     tag: str
     dtype: DType = DType.FLOAT32
     is_paired: bool = False  # whether elements are pairs of 16 bits
+    split: int = 1  # sums of a channel, neighbouring lanes of as many accumulators
+
+    @property
+    def sums(self) -> int:
+        """The accumulators of a pixel."""
+        return self.vectors * self.split
 
     @property
     def accumulators(self) -> Buffer:
-        extents = (Const(self.pixels), Const(self.vectors), Const(self.lanes))
+        extents = (Const(self.pixels), Const(self.sums), Const(self.lanes))
         return Buffer(f"sum{self.tag}", self.dtype, extents, Scope.REGISTER)
 
     def at(self, pixel: int, vector: int) -> tuple[Expr, ...]:
@@ -64,6 +74,13 @@ class Tile:
     def value(self, pixel: int, vector: int) -> Expr:
         """What has been accumulated."""
         return Load(self.accumulators, self.at(pixel, vector))
+
+    def total(self, pixel: int, vector: int) -> Expr:
+        """The sums of a vector of channels."""
+        if self.split == 1:
+            return self.value(pixel, vector)
+        halves = (self.value(pixel, 2 * vector), self.value(pixel, 2 * vector + 1))
+        return Call("add_pairs", halves, self.dtype)
 
     def clear(self, start: Callable[[int], Expr] | None = None) -> Stmt:
         """All accumulators zero, or what their vector starts with."""
@@ -77,12 +94,12 @@ class Tile:
 
     def each(self, action: Callable[[int, int], Stmt]) -> Stmt:
         """A statement per accumulator."""
-        pairs = ((p, v) for p in range(self.pixels) for v in range(self.vectors))
+        pairs = ((p, v) for p in range(self.pixels) for v in range(self.sums))
         return Block(tuple(action(p, v) for p, v in pairs))
 
     def step(self, element: Callable[[int], Expr], weights: Callable[[int], Expr]) -> Stmt:
         """One step of the reduction: an element per pixel times a vector of weights per vector."""
-        names = [Var(f"w{v}{self.tag}", self.dtype, self.lanes) for v in range(self.vectors)]
+        names = [Var(f"w{v}{self.tag}", self.dtype, self.lanes) for v in range(self.sums)]
         multiply = product_of(self.dtype, self.is_paired)
         statements = []
         for pixel in range(self.pixels):
@@ -93,12 +110,12 @@ class Tile:
                     self.at(pixel, v),
                     Call(multiply, (name, names[v], self.value(pixel, v)), self.dtype),
                 )
-                for v in range(self.vectors)
+                for v in range(self.sums)
             )
             spread = Broadcast(element(pixel), self.lanes)
             statements.append(Let(name, spread, Block(updates)))
         body: Stmt = Block(tuple(statements))
-        for v in reversed(range(self.vectors)):
+        for v in reversed(range(self.sums)):
             body = Let(names[v], weights(v), body)
         return body
 
