@@ -134,7 +134,7 @@ def predict(graph: Graph, target: Target, measure: bool = False) -> list[Predict
     built = build_assembled(fused, assembly, compiler, guards)
     functions = list(assembly.functions.values())
     texts = [optimized_text(function, target) for function in functions]
-    traffic = _simulated(built, texts, target.machine)
+    traffic = _simulated(built, texts, target.machine, is_alone=target.name == HOST)
     seconds = _measured(built) if measure else {}
     predictions = [
         _prediction(number, function, text, target, built, traffic)
@@ -147,9 +147,11 @@ def predict(graph: Graph, target: Target, measure: bool = False) -> list[Predict
     return sorted((one for one in timed if one.calls), key=lambda one: -one.seconds)
 
 
-def _simulated(built: Built, texts: Sequence[str], machine: Machine) -> Traffic:
+def _simulated(
+    built: Built, texts: Sequence[str], machine: Machine, is_alone: bool = False
+) -> Traffic:
     """The traffic of a run of the program, after another one that has filled the caches."""
-    traffic = Traffic(texts, machine)
+    traffic = Traffic(texts, machine, is_alone)
     here = host_target()
     program = built.program
     own = CompiledFor(here.triple, here.features)

@@ -29,6 +29,7 @@ SOURCE = Path(__file__).with_name("traffic.c")
 LINE_BYTES, LEVELS, SLOTS = 64, 4, 4096
 WINDOW = 16  # runs of a block: a few hundred cycles or some thousands, as far as prefetchers look
 _LEAST_WAYS = 8
+_SHARERS = 2  # of a shared cache, where other cores work too
 
 _LABEL = re.compile(r'^("?[\w.$-]+"?):')
 _NAME = r'(?:[\w.$-]+|"[^"]*")'
@@ -83,7 +84,8 @@ class Block:
 class Traffic:
     """Caches of a machine, and what the kernels of a program do to them."""
 
-    def __init__(self, texts: Sequence[str], machine: Machine) -> None:
+    def __init__(self, texts: Sequence[str], machine: Machine, is_alone: bool = False) -> None:
+        """`is_alone` where no other core works meanwhile: shared caches are then the model's."""
         self._library = _library()
         self._slots = ctypes.addressof(ctypes.c_uint64.in_dll(self._library, "slots"))
         self._touch = ctypes.cast(self._library.touch, ctypes.c_void_p).value or 0
@@ -91,7 +93,7 @@ class Traffic:
         self.objects = [self._instrumented(number, text) for number, text in enumerate(texts)]
         self._runs = np.zeros(len(self.blocks), np.int64)
         self._lines = np.zeros((5, len(self.blocks), LEVELS), np.int64)
-        self._set_up(machine)
+        self._set_up(machine, 1 if is_alone else _SHARERS)
 
     def clear(self) -> None:
         """Count from nothing; what is in the caches stays there."""
@@ -120,8 +122,8 @@ class Traffic:
             return np.zeros((0, LEVELS), np.int64)
         return np.ctypeslib.as_array(lines, (count, LEVELS)).astype(np.int64) * LINE_BYTES
 
-    def _set_up(self, machine: Machine) -> None:
-        shapes = [_shape(cache.size // min(cache.shared_by, 2)) for cache in machine.caches]
+    def _set_up(self, machine: Machine, sharers: int) -> None:
+        shapes = [_shape(cache.size // min(cache.shared_by, sharers)) for cache in machine.caches]
         firsts = np.cumsum([0, *(len(block.accesses) for block in self.blocks)])
         every = (access for block in self.blocks for access in block.accesses)
         kinds = [(one.size, one.written, one.posted, one.level) for one in every]

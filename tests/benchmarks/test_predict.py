@@ -92,6 +92,24 @@ def test_load_units_broadcast(name: str, register: str) -> None:
     assert piece.cycles <= 1.1 * 12 * 100 / target.machine.vector_fmas
 
 
+@needs_mca
+@pytest.mark.parametrize(
+    ("name", "register", "each"),
+    [
+        ("sapphirerapids", "xmm", 0.5),
+        ("sapphirerapids", "zmm", 1),
+        ("znver5", "ymm", 0.5),
+        ("skylake-avx512", "xmm", 1),
+    ],
+)
+def test_narrow_stores(name: str, register: str, each: float) -> None:
+    """Newer cores store twice in a cycle what is no wider than half a line."""
+    stores = [f"\tvmovups\t%{register}0, {64 * n}(%rax)" for n in range(16)]
+    loop = "\n".join(["kernel:", *_LOOP, *stores, "\taddq\t$4, %rax", "\tjne\t.LBB0_1", ""])
+    (piece,) = code_times(loop, {"inner": 100}, named_target(name))
+    assert piece.cycles == pytest.approx(1600 * each, rel=0.1)
+
+
 def test_instructions_by_kind() -> None:
     arm, zen = named_target("neoverse-v1"), named_target("znver4")
     count = predict_code._count

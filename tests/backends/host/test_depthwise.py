@@ -133,6 +133,18 @@ def test_tiles_have_enough_sums_for_wide_windows() -> None:
     assert default_schedule(target, DType.FLOAT32, 8, 31).pixels == 4
 
 
+def test_taps_come_one_by_one_where_tiles_would_have_too_few_sums() -> None:
+    """Rows of 14 are two tiles of 7, which is fewer than 8; of 56, seven of 8."""
+    target = named_target("znver3")
+    schedule = default_schedule(target, DType.FLOAT32, 8, 7, 14)
+    assert (schedule.pixels, schedule.taps) == (14, 1)
+    assert default_schedule(target, DType.FLOAT32, 8, 7, 56).taps == 7
+    assert default_schedule(named_target("znver5"), DType.FLOAT32, 16, 7, 14).taps == 7
+    for shape in ((1, 16, 5, 14), (2, 16, 3, 28)):
+        made = depthwise(shape, (7, 7), padding=(3, 3, 3, 3), block=8)
+        check(made, depthwise_conv2d, threads=2, target=target)
+
+
 @pytest.mark.parametrize(("machine", "asks"), [("icelake-server", True), ("znver5", False)])
 def test_tiles_ask_for_the_data_of_the_next_where_loads_wait(machine: str, asks: bool) -> None:
     """Once for each line that a row of the window has: blocks of eight have two pixels in one."""

@@ -25,8 +25,9 @@ from graft.backends.host.kernels.image import (
     vector_lanes,
 )
 from graft.backends.host.kernels.integer_weights import starts, taken_off, zero_point_of
-from graft.backends.host.kernels.tile import Tile
+from graft.backends.host.kernels.tile import Tile, balanced
 from graft.backends.host.storage import Storage, covers
+from graft.base.dims import Dim
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 from graft.loop.build import Term, cast
@@ -57,25 +58,39 @@ from graft.target.target import Target
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseSchedule:
-    """What a search may vary: lanes of a vector, pixels of a tile, and whether a tile asks for the
-    data of the next one."""
+    """What a search may vary: lanes of a vector, pixels of a tile, how many taps of a kernel row
+    are written out, and whether a tile asks for the data of the next one."""
 
     lanes: int
     pixels: int
+    taps: int
     asks_ahead: bool = False
 
 
-def default_schedule(target: Target, dtype: DType, block: int, columns: int) -> DepthwiseSchedule:
+def default_schedule(
+    target: Target, dtype: DType, block: int, columns: int, width: Dim | None = None
+) -> DepthwiseSchedule:
     """Tiles that fill the registers, beside the weights of a kernel row and two elements; or one,
     where that leaves fewer sums than keep the multiply-add units busy.
 
+    Where the weights take so many registers and tiles of an image so wide have fewer sums all the
+    same, taps come one by one: a tile then holds one weight, and loads an element for each sum.
+
     Each instruction of a tile reads one line and goes on a tile further, a few times in a row of
     the image: where loads wait for lines that no prefetcher foresees, tiles ask for them."""
-    lanes = vector_lanes(target, dtype, block)
+    lanes, machine = vector_lanes(target, dtype, block), target.machine
     registers, taps = target.vector_registers, unrolled_taps(columns)
-    busy = min(target.machine.accumulators, registers - taps - 1)
+    busy = min(machine.accumulators, registers - taps - 1)
     pixels = max(registers - taps - 2, busy, registers // 4)
-    return DepthwiseSchedule(lanes, pixels, not target.machine.fills_beside_loads)
+    may_load = machine.vector_loads >= machine.vector_fmas
+    is_full = registers - taps - 2 < machine.accumulators
+    if isinstance(width, int) and width and may_load and is_full:
+        fewest, more = (
+            min(size for size, _ in balanced(width, most)) for most in (pixels, registers - 2)
+        )
+        if fewest < machine.accumulators <= more:
+            pixels, taps = registers - 2, 1
+    return DepthwiseSchedule(lanes, pixels, taps, not machine.fills_beside_loads)
 
 
 def unrolled_taps(columns: int) -> int:
@@ -115,7 +130,8 @@ def depthwise_conv2d(group: Group, stores: Stores, target: Target) -> Plan | Ref
     )
     if reason:
         return Refusal(reason)
-    schedule = default_schedule(target, anchor.output.dtype, result.block, weight.shape[3])
+    sizes = result.block, weight.shape[3], result.shape[3]
+    schedule = default_schedule(target, anchor.output.dtype, *sizes)
     return plan_of(group, stores, lambda p: DepthwiseWriter(p, schedule, anchor, weight).body())
 
 
@@ -157,7 +173,8 @@ class DepthwiseWriter(ImageWriter):
     ) -> None:
         super().__init__(parameters, schedule.lanes)
         self.anchor = anchor
-        self.pixels, self.asks_ahead = schedule.pixels, schedule.asks_ahead
+        self.pixels, self.taps = schedule.pixels, schedule.taps
+        self.asks_ahead = schedule.asks_ahead
         self.kernel: tuple[int, int] = weight.shape[2:]
         self.data, self.source = parameters.value(anchor.args[0], "data")
         self.dtype = anchor.output.dtype
@@ -218,7 +235,7 @@ class DepthwiseWriter(ImageWriter):
 
     def steps(self, tile: Tile, column: Expr, first: int, line: Var) -> Stmt:
         """One row of the kernel: at once, or in a loop where the code would grow too long."""
-        taps = unrolled_taps(self.kernel[1])
+        taps = self.taps
         if taps == self.kernel[1]:
             return self.step(tile, column, first, line, Const(0), taps)
         chunk, (chunks, rest) = Var(self.fresh("kx")), divmod(self.kernel[1], taps)

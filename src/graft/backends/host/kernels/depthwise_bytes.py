@@ -19,7 +19,12 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.conv_plan import INTEGER, words_across
-from graft.backends.host.kernels.depthwise import DepthwiseSchedule, DepthwiseWriter, pack_weights
+from graft.backends.host.kernels.depthwise import (
+    DepthwiseSchedule,
+    DepthwiseWriter,
+    pack_weights,
+    unrolled_taps,
+)
 from graft.backends.host.kernels.depthwise import unfit as unfit_window
 from graft.backends.host.kernels.image import no_image, unfit_epilogue, vector_lanes
 from graft.backends.host.kernels.integer_weights import (
@@ -102,7 +107,8 @@ def default_schedule(
     beside = taps if windows is None else windows.words * windows.windows
     spare = max(target.vector_registers - beside - 3, target.vector_registers // 4)
     together = 1 if windows is None else windows.windows
-    return DepthwiseSchedule(lanes, max(together, spare // together * together))
+    pixels = max(together, spare // together * together)
+    return DepthwiseSchedule(lanes, pixels, unrolled_taps(taps))
 
 
 def _unfit_types(group: Group, anchor: Node, weight: Array, data: Storage) -> str | None:
