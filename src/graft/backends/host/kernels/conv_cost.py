@@ -191,6 +191,7 @@ def algorithm_cycles(layer: Layer, tile: int, target: Target) -> float:
             outputs // lanes,
             block // lanes,
             unit=math.gcd(inputs, block_in),
+            may_split=not layer.is_integer and inputs % 2 == 0,
         )
         return layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
     matrices = layer.transforms(tile)
