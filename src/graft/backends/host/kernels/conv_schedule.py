@@ -142,13 +142,15 @@ def segments_of(jobs: int, most: int | None, is_blocked: bool) -> int:
 
 def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[_Tile]:
     """All tiles worth a thought. Sums are split in those of one vector, in which elements are
-    loaded most; NEON multiplies by a lane of what is loaded instead."""
+    loaded most, and where loads are tried again (Intel's servers): other cores load as many
+    elements as they multiply, and what splitting would save them has not been measured."""
+    may_split = extents.may_split and not target.machine.fills_beside_loads
     for vectors in range(1, min(_MOST_VECTORS, extents.vectors) + 1):
         if vectors % extents.per_block and extents.per_block % vectors:
             continue
         if extents.vectors % vectors and not extents.may_overlap:
             continue
-        splits = (1, 2) if vectors == 1 and extents.may_split and target.is_x86 else (1,)
+        splits = (1, 2) if vectors == 1 and may_split else (1,)
         for split in splits:
             most = most_pixels(target.vector_registers, vectors * split)
             for rows in range(1, min(most, extents.rows, extents.tile_rows or most) + 1):
