@@ -66,6 +66,7 @@ class Term:
     __floordiv__, __mod__ = _binary(BinaryKind.FLOOR_DIVIDE), _binary(BinaryKind.FLOOR_MODULO)
     __and__, __or__ = _binary(BinaryKind.AND), _binary(BinaryKind.OR)
     __xor__ = _binary(BinaryKind.XOR)
+    __lshift__, __rshift__ = _binary(BinaryKind.SHIFT_LEFT), _binary(BinaryKind.SHIFT_RIGHT)
     __lt__, __le__ = _compare(CompareKind.LESS), _compare(CompareKind.LESS_EQUAL)
     __gt__, __ge__ = _compare(CompareKind.GREATER), _compare(CompareKind.GREATER_EQUAL)
 

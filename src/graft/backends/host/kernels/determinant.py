@@ -10,23 +10,14 @@ from functools import partial
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import (
-    Cell,
-    Writer,
-    block,
-    let,
-    loop,
-    parallel,
-    scratch,
-    store,
-    when,
-    with_memory,
-)
+from graft.backends.host.kernels.writing import Writer
 from graft.backends.host.storage import shape_of
 from graft.base.dims import product
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, compare, load, term
 from graft.loop.ir import CompareKind, Stmt
+from graft.loop.statements import Cell, let, loop, parallel, scratch, store, when, with_memory
+from graft.loop.traverse import block
 from graft.target.target import Target
 
 

@@ -12,21 +12,13 @@ from collections.abc import Callable, Sequence
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import (
-    Cell,
-    Writer,
-    block,
-    let,
-    loop,
-    parallel,
-    scratch,
-    store,
-    with_memory,
-)
+from graft.backends.host.kernels.writing import Writer
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, load, term
 from graft.loop.ir import Buffer, Stmt
+from graft.loop.statements import Cell, let, loop, parallel, scratch, store, with_memory
+from graft.loop.traverse import block
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 

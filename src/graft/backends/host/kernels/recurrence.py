@@ -16,18 +16,7 @@ from operator import add
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import (
-    Writer,
-    block,
-    let,
-    loop,
-    parallel,
-    ramp,
-    spread,
-    store,
-    when,
-    with_memory,
-)
+from graft.backends.host.kernels.writing import Writer
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.loop.build import Term, cast, equal, load, maximum, minimum, select, term
@@ -40,6 +29,8 @@ from graft.loop.ir import (
     Stmt,
     Store,
 )
+from graft.loop.statements import let, loop, parallel, ramp, spread, store, when, with_memory
+from graft.loop.traverse import block
 from graft.ops.rnn import GATES, RecurrenceAttrs, activations, directions_of
 from graft.target.target import Target
 

@@ -16,23 +16,25 @@ from functools import partial
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import (
-    Cell,
-    Writer,
-    block,
-    let,
-    loop,
-    parallel,
-    ramp,
-    scratch,
-    store,
-    when,
-    with_memory,
-)
+from graft.backends.host.kernels.writing import Writer
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, equal, load, maximum, minimum, select, term
 from graft.loop.ir import INDEX, Buffer, Const, Scope, Stmt
+from graft.loop.statements import (
+    Cell,
+    let,
+    loop,
+    loops,
+    parallel,
+    ramp,
+    scratch,
+    store,
+    store_vector,
+    when,
+    with_memory,
+)
+from graft.loop.traverse import block
 from graft.target.target import Target
 
 _MOST_SAMPLES = 1e9  # per bin, so that the number of samples is one
@@ -365,7 +367,7 @@ class _Pooling:
             start=first,
         )
         cleared = store(register, whole, Term(Const(0.0, self._dtype, lanes)))
-        body = block(cleared, summed, store(self._sums, ramp(at, lanes), load(register, whole)))
+        body = block(cleared, summed, store_vector(self._sums, at, load(register, whole)))
         return with_memory(body, register)
 
     def _maxima(self, rows: Span, columns: Span, base: Term, result: Term) -> Stmt:
@@ -401,7 +403,4 @@ class _Pooling:
             value = select(any_samples, total.value, 0.0)
             return block(total.set(lowest), down, self._store(place, value))
 
-        def of_row(row: Term) -> Stmt:
-            return loop("column", self._columns.bins, partial(of_bin, row))
-
-        return loop("row", self._rows.bins, of_row)
+        return loops({"row": self._rows.bins, "column": self._columns.bins}, of_bin)

@@ -13,24 +13,15 @@ from functools import partial
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import (
-    Writer,
-    block,
-    copy_run,
-    let,
-    loop,
-    parallel,
-    scratch,
-    store,
-    when,
-    with_memory,
-)
+from graft.backends.host.kernels.writing import Writer, copy_run
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim, product
 from graft.base.dtypes import DType
 from graft.llvm.types import SMALL_FLOATS
 from graft.loop.build import Term, binary, cast, load, minimum, select, term
 from graft.loop.ir import INDEX, Barrier, BinaryKind, Stmt
+from graft.loop.statements import let, loop, parallel, scratch, store, when, with_memory
+from graft.loop.traverse import block
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 

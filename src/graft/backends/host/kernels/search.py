@@ -15,11 +15,15 @@ from functools import partial
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import (
+from graft.backends.host.kernels.writing import Writer
+from graft.backends.host.storage import shape_of
+from graft.base.dims import product
+from graft.base.dtypes import DType
+from graft.loop.build import Operand, Term, call, cast, equal, load, minimum, select, term
+from graft.loop.ir import INDEX, Buffer, Stmt
+from graft.loop.statements import (
     Cell,
-    Writer,
     as_long_as,
-    block,
     let,
     loop,
     parallel,
@@ -28,11 +32,7 @@ from graft.backends.host.kernels.writing import (
     when,
     with_memory,
 )
-from graft.backends.host.storage import shape_of
-from graft.base.dims import product
-from graft.base.dtypes import DType
-from graft.loop.build import Operand, Term, call, cast, equal, load, minimum, select, term
-from graft.loop.ir import INDEX, Buffer, Stmt
+from graft.loop.traverse import block
 from graft.target.target import Target
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import Writer, block, store
+from graft.backends.host.kernels.writing import Writer
 from graft.backends.host.storage import shape_of
+from graft.loop.statements import store
+from graft.loop.traverse import block
 from graft.target.target import Target
 
 

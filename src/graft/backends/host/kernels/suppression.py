@@ -17,11 +17,14 @@ from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
 from graft.backends.host.kernels.search import Heap, Order
-from graft.backends.host.kernels.writing import (
+from graft.backends.host.kernels.writing import Writer
+from graft.backends.host.storage import shape_of
+from graft.base.dtypes import DType
+from graft.loop.build import Term, call, cast, equal, load, maximum, minimum, select, term
+from graft.loop.ir import INDEX, Barrier, Buffer, Const, Stmt
+from graft.loop.statements import (
     Cell,
-    Writer,
     as_long_as,
-    block,
     let,
     loop,
     parallel,
@@ -29,13 +32,11 @@ from graft.backends.host.kernels.writing import (
     scratch,
     spread,
     store,
+    store_vector,
     when,
     with_memory,
 )
-from graft.backends.host.storage import shape_of
-from graft.base.dtypes import DType
-from graft.loop.build import Term, call, cast, equal, load, maximum, minimum, select, term
-from graft.loop.ir import INDEX, Barrier, Buffer, Const, Stmt
+from graft.loop.traverse import block
 from graft.ops.measured import most_boxes
 from graft.target.target import Target
 
@@ -79,7 +80,7 @@ class KeptBoxes:
     def add(self, box: Box, count: Term) -> Stmt:
         """The box behind `count` others."""
         *sides, areas = self.memory
-        cleared = store(areas, ramp(count, self.lanes), Term(Const(0.0, self.dtype, self.lanes)))
+        cleared = store_vector(areas, count, Term(Const(0.0, self.dtype, self.lanes)))
         stored = [store(memory, count, side) for memory, side in zip(sides, box.sides, strict=True)]
         fresh = equal(count % self.lanes, 0)
         return block(when(fresh, cleared), *stored, store(areas, count, box.area))

@@ -10,22 +10,14 @@ from __future__ import annotations
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import (
-    Writer,
-    block,
-    let,
-    loop,
-    parallel,
-    ramp,
-    spread,
-    store,
-    with_memory,
-)
+from graft.backends.host.kernels.writing import Writer
 from graft.backends.host.storage import shape_of
 from graft.base.dims import product
 from graft.base.dtypes import DType
 from graft.loop.build import Term, cast, equal, load, maximum, select, term
 from graft.loop.ir import INDEX, Buffer, Const, Scope, Stmt
+from graft.loop.statements import let, loop, parallel, ramp, spread, store, with_memory
+from graft.loop.traverse import block
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 

@@ -1,39 +1,21 @@
-"""A vocabulary for kernels of single nodes on flat tensors: cells, loops, conditions, copies.
+"""Kernels of single nodes on flat tensors, and copies as statements of theirs.
 
 `Writer` makes the node's tensors flat buffers, whatever their sizes, and a finished body a kernel
-that is called with the extents it mentions. Expressions are `Term`s, so that formulas read as such.
+that is called with the extents it mentions. Bodies are written by `loop/statements.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from graft.backends.host.kernel import Parameters
 from graft.backends.host.storage import Storage
 from graft.base.dims import AnyDim, product
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array
 from graft.base.errors import InternalError
 from graft.ir.graph import Value
-from graft.loop.build import Operand, Term, load, minimum, term
-from graft.loop.ir import (
-    INDEX,
-    Allocate,
-    Block,
-    Broadcast,
-    Buffer,
-    Const,
-    For,
-    If,
-    Let,
-    LoopKind,
-    Ramp,
-    Scope,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
+from graft.loop.build import Term, minimum
+from graft.loop.ir import Buffer, Stmt
+from graft.loop.statements import let, loop, parallel, store_vector, vector
+from graft.loop.traverse import block
 
 CHUNK_VECTORS = 64  # that a thread copies at a time
 
@@ -77,95 +59,12 @@ class Writer(Parameters):
         return Term(self.extents.expr(dim))
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A number that changes while a kernel runs."""
-
-    name: str
-    dtype: DType = INDEX
-
-    @property
-    def buffer(self) -> Buffer:
-        return Buffer(self.name, self.dtype, (Const(1),), Scope.REGISTER)
-
-    @property
-    def value(self) -> Term:
-        """What it is now; a name for that is given by `let`."""
-        return load(self.buffer, 0)
-
-    def set(self, value: Operand) -> Stmt:
-        return store(self.buffer, 0, value)
-
-
-def scratch(name: str, dtype: DType, count: Operand) -> Buffer:
-    """Memory of one thread's own."""
-    return Buffer(name, dtype, (term(count).expr,), Scope.HEAP)
-
-
-def store(buffer: Buffer, at: Operand, value: Operand) -> Stmt:
-    """Write an element, or a vector where the index has lanes."""
-    return Store(buffer, (term(at).expr,), term(value, buffer.dtype).expr)
-
-
-def block(*statements: Stmt) -> Stmt:
-    return Block(statements)
-
-
-def let(name: str, value: Operand, body: Callable[[Term], Stmt]) -> Stmt:
-    """A name for what a value is now."""
-    operand = term(value).expr
-    var = Var(name, operand.dtype, operand.lanes)
-    return Let(var, operand, body(Term(var)))
-
-
-def loop(
-    name: str,
-    extent: Operand,
-    body: Callable[[Term], Stmt],
-    start: Operand = 0,
-    kind: LoopKind = LoopKind.SERIAL,
-) -> Stmt:
-    """The body for each number from `start` on, `extent` times."""
-    var = Var(name)
-    return For(var, term(start).expr, term(extent).expr, body(Term(var)), kind)
-
-
-def parallel(name: str, extent: Operand, body: Callable[[Term], Stmt]) -> Stmt:
-    """A loop whose iterations the threads share."""
-    return loop(name, extent, body, kind=LoopKind.PARALLEL)
-
-
-def when(condition: Term, then: Stmt, otherwise: Stmt | None = None) -> Stmt:
-    return If(condition.expr, then, otherwise)
-
-
-def as_long_as(condition: Term, body: Stmt) -> Stmt:
-    return While(condition.expr, body)
-
-
-def with_memory(body: Stmt, *owners: Cell | Buffer) -> Stmt:
-    """The body with cells and scratch memory."""
-    for owner in reversed(owners):
-        body = Allocate(owner.buffer if isinstance(owner, Cell) else owner, body)
-    return body
-
-
-def ramp(start: Term, lanes: int) -> Term:
-    """Neighbouring indices, one for each lane of a vector."""
-    return Term(Ramp(start.expr, 1, lanes)) if lanes > 1 else start
-
-
-def spread(value: Term, lanes: int) -> Term:
-    """A number in all lanes of a vector."""
-    return Term(Broadcast(value.expr, lanes), value.sources) if lanes > 1 else value
-
-
 def copy_run(source: Buffer, target: Buffer, run: Term, lanes: int, tag: str = "") -> Stmt:
     """Copy `run` neighbouring elements in chunks, which the threads share."""
     length = lanes * CHUNK_VECTORS
 
     def copied(at: Term, width: int) -> Stmt:
-        return store(target, ramp(at, width), load(source, ramp(at, width)))
+        return store_vector(target, at, vector(source, at, width))
 
     def chunk(start: Term, count: Term) -> Stmt:
         vectors = count // lanes

@@ -1,0 +1,135 @@
+"""Writing statements pleasantly: operands as `build.py` takes them in, loop IR out.
+
+For kernels that no schedule makes. A body is a function of the loop's variable, and a vector is as
+many neighbours in a buffer as its index has lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from graft.base.dtypes import DType
+from graft.loop.build import Operand, Term, load, term
+from graft.loop.ir import (
+    INDEX,
+    Allocate,
+    Block,
+    Broadcast,
+    Buffer,
+    Const,
+    For,
+    If,
+    Let,
+    LoopKind,
+    Ramp,
+    Scope,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A number that changes while a kernel runs."""
+
+    name: str
+    dtype: DType = INDEX
+
+    @property
+    def buffer(self) -> Buffer:
+        return Buffer(self.name, self.dtype, (Const(1),), Scope.REGISTER)
+
+    @property
+    def value(self) -> Term:
+        """What it is now; a name for that is given by `let`."""
+        return load(self.buffer, 0)
+
+    def set(self, value: Operand) -> Stmt:
+        return store(self.buffer, 0, value)
+
+
+def scratch(name: str, dtype: DType, count: Operand) -> Buffer:
+    """Memory of one thread's own."""
+    return Buffer(name, dtype, (term(count).expr,), Scope.HEAP)
+
+
+def store(buffer: Buffer, at: Operand, value: Operand) -> Stmt:
+    """Write an element, or a vector where the index has lanes."""
+    return Store(buffer, (term(at).expr,), term(value, buffer.dtype).expr)
+
+
+def let(name: str, value: Operand, body: Callable[[Term], Stmt]) -> Stmt:
+    """A name for what a value is now."""
+    operand = term(value).expr
+    var = Var(name, operand.dtype, operand.lanes)
+    return Let(var, operand, body(Term(var)))
+
+
+def loop(
+    name: str,
+    extent: Operand,
+    body: Callable[[Term], Stmt],
+    start: Operand = 0,
+    kind: LoopKind = LoopKind.SERIAL,
+) -> Stmt:
+    """The body for each number from `start` on, `extent` times."""
+    if isinstance(extent, int) and not extent:
+        return Block(())
+    var = Var(name)
+    return For(var, term(start).expr, term(extent).expr, body(Term(var)), kind)
+
+
+def loops(
+    extents: Mapping[str, Operand],
+    body: Callable[..., Stmt],
+    kind: LoopKind = LoopKind.SERIAL,
+) -> Stmt:
+    """Loops by name, each inside the one before; the body takes the variables of all."""
+    if not extents:
+        return body()
+    (name, extent), *inner = extents.items()
+    return loop(name, extent, lambda n: loops(dict(inner), partial(body, n), kind), kind=kind)
+
+
+def parallel(name: str, extent: Operand, body: Callable[[Term], Stmt]) -> Stmt:
+    """A loop whose iterations the threads share."""
+    return loop(name, extent, body, kind=LoopKind.PARALLEL)
+
+
+def when(condition: Term, then: Stmt, otherwise: Stmt | None = None) -> Stmt:
+    return If(condition.expr, then, otherwise)
+
+
+def as_long_as(condition: Term, body: Stmt) -> Stmt:
+    return While(condition.expr, body)
+
+
+def with_memory(body: Stmt, *owners: Cell | Buffer) -> Stmt:
+    """The body with cells and scratch memory."""
+    for owner in reversed(owners):
+        body = Allocate(owner.buffer if isinstance(owner, Cell) else owner, body)
+    return body
+
+
+def ramp(start: Operand, lanes: int) -> Term:
+    """Neighbouring indices, one for each lane of a vector."""
+    return Term(Ramp(term(start).expr, 1, lanes)) if lanes > 1 else term(start)
+
+
+def vector(buffer: Buffer, start: Operand, lanes: int) -> Term:
+    """Neighbours in a buffer."""
+    return load(buffer, ramp(start, lanes))
+
+
+def store_vector(buffer: Buffer, start: Operand, value: Term) -> Stmt:
+    """Write as many neighbours as the value has lanes."""
+    return store(buffer, ramp(start, value.expr.lanes), value)
+
+
+def spread(value: Term, lanes: int) -> Term:
+    """A number in all lanes of a vector."""
+    return Term(Broadcast(value.expr, lanes), value.sources) if lanes > 1 else value
