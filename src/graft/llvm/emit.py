@@ -102,17 +102,17 @@ def _bind_buffers(context: Context, function: Function) -> None:
     """Load the buffers' addresses, and lay out scratch memory behind its own."""
     arguments = [parameter for parameter in function.parameters if isinstance(parameter, Buffer)]
     scratch = list(scratch_buffers(function))
-    scopes = alias_scopes(context, [*arguments, *scratch])
+    scopes = _alias_scopes(context, [*arguments, *scratch])
     pointers = [
         _load_pointer(context, position, b.alignment) for position, b in enumerate(arguments)
     ]
     if scratch:
         base = _load_pointer(context, len(arguments), SCRATCH_ALIGNMENT)
         pointers += _lay_out(context, base, scratch)
-    bind(context, [*arguments, *scratch], pointers, scopes)
+    _bind(context, [*arguments, *scratch], pointers, scopes)
 
 
-def alias_scopes(context: Context, buffers: Sequence[Buffer]) -> list[str]:
+def _alias_scopes(context: Context, buffers: Sequence[Buffer]) -> list[str]:
     """LLVM's names for the memory of buffers, none of which shares any with another."""
     module = context.builder.module
     domain = module.metadata(f'distinct !{{SELF, !"{context.function}"}}')
@@ -120,7 +120,7 @@ def alias_scopes(context: Context, buffers: Sequence[Buffer]) -> list[str]:
     return [module.metadata(f'distinct !{{SELF, {domain}, !"{name}"}}') for name in names]
 
 
-def bind(
+def _bind(
     context: Context, buffers: Sequence[Buffer], pointers: Sequence[Value], scopes: Sequence[str]
 ) -> None:
     """Say where buffers lie."""
@@ -131,6 +131,29 @@ def bind(
         aliasing = f", !alias.scope {own}, !noalias {module.metadata(f'!{{{others}}}')}"
         strides = _strides(context, buffer)[1:]
         context.memrefs[buffer.name] = MemRef(buffer, pointer, tuple(strides), aliasing)
+
+
+class PointerFunction:
+    """A function in the making whose parameters are pointers to its buffers: %b0, %b1 and so on."""
+
+    def __init__(self, module: Module, name: str, buffers: Sequence[Buffer]) -> None:
+        self.module, self.name, self.builder = module, name, Builder(module)
+        self.context = Context(self.builder, name)
+        self.pointers = [Value("ptr", 1, f"%b{number}") for number in range(len(buffers))]
+        _bind(self.context, buffers, self.pointers, _alias_scopes(self.context, buffers))
+
+    def finish(self, linkage: str, attributes: str, alignment: int = 1) -> None:
+        """Put the function into its module."""
+        kind = f"ptr align {alignment}" if alignment > 1 else "ptr"
+        self.define(linkage, attributes, [f"{kind} {one.text}" for one in self.pointers])
+
+    def define(self, linkage: str, attributes: str, parameters: Sequence[str]) -> None:
+        """Put the function, with these parameters, into its module."""
+        self.builder.do("ret void")
+        self.module.functions[self.name] = (
+            f'define {linkage} void @"{self.name}"({", ".join(parameters)}) {attributes} '
+            f"{{\n{self.builder.body()}\n}}\n"
+        )
 
 
 def _load_pointer(context: Context, position: int, alignment: int) -> Value:

@@ -16,10 +16,9 @@ from functools import cache
 from typing import Any
 
 from graft.llvm.codegen import Processor, optimized_module, target_machine
-from graft.llvm.context import Context
-from graft.llvm.emit import alias_scopes, bind
+from graft.llvm.emit import PointerFunction
 from graft.llvm.emit_stmt import BLOCK_BARRIER, statement
-from graft.llvm.text import Builder, Module, Value, constant
+from graft.llvm.text import Module, Value, constant
 from graft.loop.ir import Buffer, Function
 from graft.loop.print import to_text
 from graft.target.machine import MACHINES
@@ -64,7 +63,7 @@ class Kernel:
         return writer.ptx()
 
 
-class KernelWriter:
+class KernelWriter(PointerFunction):
     """A kernel in the making.
 
     With `block_threads` it is no kernel but a function of one that goes through several phases with
@@ -74,17 +73,12 @@ class KernelWriter:
     def __init__(
         self, kernel: Kernel, module: Module, block_threads: int = 0, is_timed: bool = False
     ) -> None:
-        self.kernel, self.module = kernel, module
-        self.block_threads, self._is_timed = block_threads, is_timed
-        self.builder = Builder(module)
-        self.context = Context(self.builder, kernel.name)
-        self.pointers = [Value("ptr", 1, f"%b{number}") for number in range(len(kernel.buffers))]
+        super().__init__(module, kernel.name, kernel.buffers)
+        self.kernel, self.block_threads, self._is_timed = kernel, block_threads, is_timed
         if self.is_phase:  # whoever is called does not know that pointers are to global memory
             for pointer in self.pointers:
                 text = f"addrspacecast ptr addrspace(1) {pointer.text}.global to ptr"
                 self.builder.do(f"{pointer.text} = {text}")
-        scopes = alias_scopes(self.context, kernel.buffers)
-        bind(self.context, kernel.buffers, self.pointers, scopes)
 
     @property
     def is_phase(self) -> bool:
@@ -191,26 +185,17 @@ class KernelWriter:
 
     def ptx(self) -> str:
         """The finished kernel."""
-        self.builder.do("ret void")
-        parameters = ", ".join(f"ptr %b{number}" for number in range(len(self.pointers)))
         attributes = f'nounwind "nvvm.reqntid"="{self.kernel.threads},1,1"'
         if self.kernel.cluster > 1:
             attributes += f' "nvvm.cluster_dim"="{self.kernel.cluster},1,1"'
-        self._define("ptx_kernel void", parameters, attributes)
+        self.finish("ptx_kernel", attributes)
         return ptx_of(self.module.render())
 
     def finish_phase(self) -> None:
         """Add the finished function to the module."""
-        self.builder.do("ret void")
-        globals_ = [f"ptr addrspace(1) {pointer.text}.global" for pointer in self.pointers]
-        parameters = ", ".join([*globals_, "ptr addrspace(1) %gate", "i32 %block"])
-        self._define("internal void", parameters, "noinline convergent nounwind")
-
-    def _define(self, kind: str, parameters: str, attributes: str) -> None:
-        self.module.functions[self.kernel.name] = (
-            f'define {kind} @"{self.kernel.name}"({parameters}) {attributes} '
-            f"{{\n{self.builder.body()}\n}}\n"
-        )
+        pointers = [f"ptr addrspace(1) {pointer.text}.global" for pointer in self.pointers]
+        parameters = (*pointers, "ptr addrspace(1) %gate", "i32 %block")
+        self.define("internal", "noinline convergent nounwind", parameters)
 
 
 def loop_kernel(function: Function, threads: int, blocks: int) -> Kernel:

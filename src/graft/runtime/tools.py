@@ -6,7 +6,7 @@ import ctypes
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from graft.base.errors import UserError
@@ -14,10 +14,18 @@ from graft.base.errors import UserError
 _SHOWN_LINES = 12
 
 
-def run_tool(command: Sequence[str], refusal: str, folder: Path | None = None) -> str:
-    """What a command prints, run in a folder; where it fails, an error of the text `refusal` and
-    what it says of the reason."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+def run_tool(
+    command: Sequence[str],
+    refusal: str,
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> str:
+    """What a command prints, run in a folder and with more variables in its environment; where it
+    fails, an error of the text `refusal` and what it says of the reason."""
+    environment = os.environ | (variables or {})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
+    )
     if done.returncode:
         first, *more = done.stderr.splitlines()[:_SHOWN_LINES] or ["it does not say why"]
         raise UserError(f"{refusal}: {first}", details=more)

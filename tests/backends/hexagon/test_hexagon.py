@@ -15,14 +15,13 @@ from graft.backends.hexagon import runtime
 from graft.backends.hexagon.backend import Hexagon
 from graft.backends.hexagon.code import Step, buffers_of, llvm_module, target
 from graft.backends.hexagon.hvx import (
-    Border,
     Codes,
     Window,
     border_kernel,
     product_kernel,
     window_kernel,
 )
-from graft.backends.hexagon.plan import plan_region
+from graft.backends.hexagon.plan import Planner
 from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
 from graft.byoc.boundary import wished
@@ -143,9 +142,8 @@ def test_products_in_loop_ir() -> None:
 def test_windows_and_borders_in_loop_ir() -> None:
     draw = np.random.default_rng(2)
     image = draw.integers(-128, 128, (1, 4, 3, 130)).astype(np.int8)
-    border = Border((1, 4, 3, 130), (1, 1, 0, 1), 130)
-    framed = run(border_kernel(border, DType.INT8, 7), data=image)
-    wanted = np.full(border.extents, 7, np.uint8)
+    wanted = np.full((1, 5, 5, 130), 7, np.uint8)
+    framed = run(border_kernel(image.shape, wanted.shape, (1, 1), DType.INT8, 7), data=image)
     wanted[:, 1:, 1:4] = (image.astype(int) + 128).astype(np.uint8)
     framed = framed[: wanted.size]
     np.testing.assert_array_equal(framed, wanted.ravel())
@@ -296,6 +294,11 @@ VECTORS: dict[str, tuple[Make, list[str]]] = {
     "add": (_on("add", IMAGE, IMAGE), ["pointwise"]),
     "subtract": (_on("subtract", (4, 7), (4, 7)), ["pointwise"]),
     "multiply": (_on("multiply", IMAGE, IMAGE), ["pointwise"]),
+    "average": (
+        _on("nn.avg_pool2d", IMAGE, pool_size=(2, 3), strides=(2, 2)),
+        ["border", "window"],
+    ),
+    "mean": (_on("mean", IMAGE, axes=(2, 3), keepdims=True), ["border", "window"]),
     "max": (
         _on("nn.max_pool2d", IMAGE, pool_size=(3, 2), strides=(2, 2), padding=(1, 0, 1, 0)),
         ["border", "window"],
@@ -309,8 +312,10 @@ VECTORS: dict[str, tuple[Make, list[str]]] = {
 }
 OTHERS: dict[str, Make] = {
     "groups": _layer("nn.conv2d", IMAGE, (10, 1, 3, 3), groups=5, **ROUND),
-    "average": _on("nn.avg_pool2d", IMAGE, pool_size=(2, 3), strides=(2, 2)),
-    "mean": _on("mean", IMAGE, axes=(2, 3), keepdims=True),
+    "mean of several": _on("mean", (2, 5, 9, 8), axes=(2, 3)),
+    "dilated max": _on(
+        "nn.max_pool2d", IMAGE, pool_size=(2, 2), dilation=(2, 2), padding=(1, 1, 1, 1)
+    ),
     "broadcast": _on("multiply", IMAGE, (1, 5, 1, 8)),
     "rows": _on("concatenate", IMAGE, (1, 5, 2, 8), axis=2),
     "reshape": _on("reshape", IMAGE, shape=(1, 360)),
@@ -326,9 +331,21 @@ def test_units_become_vector_kernels(name: str) -> None:
     make, kernels = VECTORS[name]
     unit = Unit("int8")
     region = wished(unit.graph(make(unit)[0]), Hexagon.limits)
-    plan = plan_region(region)
+    plan = Planner(region).run()
     assert [step.function.name for step in plan.steps] == kernels
     assert plan.scalar_work == 0
+
+
+def test_units_without_a_form_in_integers_are_computed_in_floats() -> None:
+    """A bias that is not one of channels, which is found out before any operator is asked."""
+    unit = Unit("int8")
+    x, w = unit.data("x", *IMAGE)[0], unit.weights(6, 5, 3, 3)[0]
+    codes = unit.bytes.constant(np.array([2], np.int32))
+    bias = unit.bytes("qnn.dequantize", codes, unit.bytes.constant(np.float32(0.06)))
+    biased = unit.bytes("nn.bias_add", unit.bytes("nn.conv2d", x, w), bias, axis=-4)
+    plan = Planner(wished(unit.graph(biased), Hexagon.limits)).run()
+    assert [step.function.name for step in plan.steps] == ["kernel"]
+    assert plan.scalar_work > 0
 
 
 @needs_tools

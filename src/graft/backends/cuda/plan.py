@@ -23,7 +23,7 @@ from graft.backends.cuda.problem import CHUNK, Epilogue, Product, ProductSchedul
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import choose_schedule
 from graft.base.dtypes import Array, DType
-from graft.byoc.formats.buffers import Buffers, plan_offsets
+from graft.byoc.formats.buffers import Buffers, plan_offsets, row_major
 from graft.byoc.formats.storage import CHANNELS_LAST, Storage
 from graft.byoc.formats.tensors import Strided, Tensors, strided
 from graft.ir.graph import Graph, Node, Value, make_node
@@ -168,8 +168,7 @@ class _Planner(Buffers):
         self._elided = _moved_for_attention(graph)
         self._slices: dict[Value, tuple[Value, int]] = {}
         for value in graph.inputs:
-            place = Storage.row_major(value.dtype, shape_of(value))
-            self.places[value] = value.name, place
+            self.places[value] = value.name, row_major(value)
 
     def run(self) -> RegionPlan:
         order = {node: position for position, node in enumerate(self.graph.nodes)}
@@ -214,8 +213,7 @@ class _Planner(Buffers):
     def _stored_dtype(self, value: Value) -> DType:
         return self.options.dtype if value.dtype is DType.FLOAT32 else value.dtype
 
-    def _storage_for(self, value: Value) -> Storage:
-        """How a value that a kernel makes is best stored."""
+    def storage_for(self, value: Value) -> Storage:
         shape = shape_of(value)
         if value in self.graph.outputs:
             return Storage.row_major(value.dtype, shape)
@@ -229,8 +227,7 @@ class _Planner(Buffers):
         if value in self.places:
             return self.places[value][0]
         name = value.name
-        row_major = Storage.row_major(value.dtype, storage.shape)
-        if value not in self.graph.outputs or storage != row_major:
+        if value not in self.graph.outputs or storage != row_major(value):
             name = self.own(storage.nbytes)
         self.places[value] = name, storage
         return name
@@ -239,8 +236,8 @@ class _Planner(Buffers):
         """See to it that an output is where the caller wants it."""
         name, _ = self.located(value)
         if name != value.name:
-            tensors, storage = Tensors(self), Storage.row_major(value.dtype, shape_of(value))
-            self.compute(tensors, tensors.get(value), storage, value.name)
+            tensors = Tensors(self)
+            self.compute(tensors, tensors.get(value), row_major(value), value.name)
 
     # Groups.
 
@@ -249,7 +246,7 @@ class _Planner(Buffers):
             return
         if nodes[0].args and nodes[0].args[0] in self._slices:
             return  # all parts have been written in place
-        if all(node.op.kind is Kind.INJECTIVE for node in nodes) and self._view(nodes):
+        if nodes[-1].outputs[0] not in self.graph.outputs and self.view(nodes, only_rows=True):
             return
         if nodes[0].op.name == "nn.attention" and self._attention(nodes):
             return
@@ -261,31 +258,7 @@ class _Planner(Buffers):
             self._product([anchor])
             nodes = [node for node in nodes if node is not anchor]
         if nodes:
-            self._expression(nodes)
-
-    def _view(self, nodes: Sequence[Node]) -> bool:
-        """Movement that leaves all elements where they are."""
-        value = nodes[-1].output
-        if len(nodes[-1].outputs) > 1 or value in self.graph.outputs:
-            return False
-        found = strided(self, nodes, value)
-        if found is None or not found.is_row_major(shape_of(value)):
-            return False
-        self.places[value] = found.buffer, Storage.row_major(found.dtype, shape_of(value))
-        return True
-
-    def _expression(self, nodes: Sequence[Node], only: Value | None = None) -> None:
-        """A kernel for each result of the last node, or for one value."""
-        tensors = Tensors(self)
-        for position, node in enumerate(nodes):
-            tensors.add(node, f"t{position}")
-        label = "+".join(node.op.name for node in nodes)
-        for value in nodes[-1].outputs if only is None else (only,):
-            if value not in self.graph.users and value not in self.graph.outputs:
-                continue
-            storage = self._storage_for(value)
-            target = self.make(value, storage)
-            self.compute(tensors, tensors.get(value), storage, target, label)
+            self.express(nodes)
 
     def run_kernel(
         self, inputs: Sequence[Tensor], result: Tensor, buffers: tuple[str, ...], label: str
@@ -383,7 +356,7 @@ class _Planner(Buffers):
             found = strided(self, chain, value)
             if found is not None and found.has_rows_of(self.options.dtype, chunk):
                 return found
-            self._expression(chain, value)
+            self.express(chain, [value])
         storage = Storage.row_major(self.options.dtype, shape_of(value))
         steps = [math.prod(storage.shape[axis + 1 :]) for axis in range(4)]
         return Strided(self.require(value, storage), storage.dtype, 0, tuple(steps))

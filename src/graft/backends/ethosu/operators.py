@@ -17,6 +17,7 @@ from graft.byoc.formats.integer_units import (
     BYTES,
     LayerSums,
     Unit,
+    counts_alike,
     extents,
     layer_sums,
     window_sums,
@@ -132,7 +133,7 @@ def _pool(lowering: Lowering, unit: Unit) -> Real:
     window, shape = (size, strides, pads), stored_extents(unit.operator.output)
     if unit.operator.op.name == "nn.max_pool2d":
         return replace(data, tensor=tosa.call("MAX_POOL2D", (image,), shape, *window, IGNORED))
-    if not any(pads) or (attrs.count_include_pad and not attrs.ceil_mode):
+    if counts_alike(unit.operator):
         return _mean(lowering, window_sums(unit, size), image, shape, pads, strides)
     if attrs.count_include_pad:
         raise UnsupportedError("ceil_mode and count_include_pad together")

@@ -6,24 +6,21 @@ Without a board QEMU runs the code, and counts what it executes: that is the pri
 
 from __future__ import annotations
 
-from graft.backends.hexagon import runtime
+from graft.backends.hexagon import layers, runtime  # noqa: F401 (layers fill the table of units)
 from graft.backends.hexagon.code import CPU, linked
-from graft.backends.hexagon.plan import Plan, plan_region
+from graft.backends.hexagon.plan import Plan, Planner
 from graft.base.dtypes import DType
 from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable, Source
 from graft.byoc.formats.operands import inexpressible, unfit
-from graft.byoc.formats.quantized import quantized_units
+from graft.byoc.formats.quantized import FUNCTIONS, UNARY, quantized_units
 from graft.ir.graph import Graph, Node
 from graft.ops import OPS
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
+from graft.runtime.array_file import pack_arrays
 
 _DTYPES = (DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT32, DType.INT64, DType.BOOL)
-_UNITS = (
-    *("nn.relu", "clip", "sigmoid", "tanh", "nn.gelu", "nn.leaky_relu", "exp", "sqrt", "abs"),
-    *("nn.max_pool2d", "nn.avg_pool2d", "mean", "nn.softmax"),
-    *("reshape", "squeeze", "expand_dims", "transpose", "strided_slice"),
-)
+_UNITS = tuple(dict.fromkeys((*UNARY, *FUNCTIONS)))
 # Expressions that are too large where all of them is computed in one place; then operators without
 # tensors of these types to read.
 _LEFT_OUT = (
@@ -69,21 +66,24 @@ class Hexagon(Backend):
 
     def price(self, region: Graph) -> Cost | None:
         """Packets that a run executes, of which none depends on data but by a condition."""
-        plan = plan_region(region)
+        plan = Planner(region).run()
         if plan.scalar_work > _COUNTED:
             return Cost(plan.scalar_work * _PACKETS / runtime.CLOCK, Source.ROOFLINE)
-        return Cost(runtime.load(_packed(plan)).count() / runtime.CLOCK)
+        counted = runtime.load(_packed(plan))
+        counted.run()
+        return Cost(counted.seconds)
 
     def compile(self, region: Graph) -> bytes:
-        return _packed(plan_region(region))
+        return _packed(Planner(region).run())
 
     def load(self, blob: bytes) -> runtime.Region:
         return runtime.load(blob)
 
 
 def _packed(plan: Plan) -> bytes:
-    program = linked(plan.steps, plan.arena_bytes)
-    return runtime.pack(program, plan.constants, (plan.inputs, plan.outputs), len(plan.steps))
+    program, steps = linked(plan.steps, plan.arena_bytes), len(plan.steps)
+    places = {"inputs": plan.inputs, "outputs": plan.outputs}
+    return pack_arrays(program=program, steps=steps, constants=plan.constants, **places)
 
 
 def _no_kernel(node: Node) -> str:

@@ -7,26 +7,23 @@ Kernels become one LLVM module, that an object file, and that, with the worker t
 
 from __future__ import annotations
 
-import os
-import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from graft.backends.hexagon.hvx import VECTOR
 from graft.base.cache_folder import default_folder
-from graft.base.errors import BackendError
 from graft.llvm.codegen import compile_text
 from graft.llvm.compile import processor_of
-from graft.llvm.context import Context
-from graft.llvm.emit import alias_scopes, bind, scratch_buffers
+from graft.llvm.emit import PointerFunction, scratch_buffers
 from graft.llvm.emit_stmt import statement
-from graft.llvm.text import Builder, Module, Value
+from graft.llvm.text import Module
 from graft.loop.ir import Buffer, Function
 from graft.loop.print import to_text
+from graft.runtime.tools import run_tool
 from graft.target.machine import MACHINES
 from graft.target.target import Target
 
@@ -66,7 +63,9 @@ def llvm_module(steps: Sequence[Step], arena_bytes: int) -> str:
         content = to_text(step.function)
         if content not in names:
             names[content] = f"kernel{len(names)}"
-            module.functions[names[content]] = _kernel(module, names[content], step.function)
+            kernel = PointerFunction(module, names[content], buffers_of(step.function))
+            statement(kernel.context, step.function.body)
+            kernel.finish("internal", 'noinline nounwind "no-builtins"', VECTOR)
         places = (f"ptr getelementptr (i8, ptr @arena, i32 {offset})" for offset in step.offsets)
         call = f"  call void @{names[content]}({', '.join(places)})"
         calls.append(f"define internal void @step{len(calls)}() {{\n{call}\n  ret void\n}}\n")
@@ -77,35 +76,14 @@ def llvm_module(steps: Sequence[Step], arena_bytes: int) -> str:
     return module.render() + data + "\n".join(calls)
 
 
-def _kernel(module: Module, name: str, function: Function) -> str:
-    buffers, builder = buffers_of(function), Builder(module)
-    context = Context(builder, name)
-    pointers = [Value("ptr", 1, f"%b{number}") for number in range(len(buffers))]
-    bind(context, buffers, pointers, alias_scopes(context, buffers))
-    statement(context, function.body)
-    builder.do("ret void")
-    parameters = ", ".join(f"ptr align {VECTOR} {pointer.text}" for pointer in pointers)
-    head = f'define internal void @{name}({parameters}) noinline nounwind "no-builtins"'
-    return f"{head} {{\n{builder.body()}\n}}\n"
-
-
-def zig_path() -> str:
-    """The compiler of the package `ziglang`; empty where it is not installed."""
-    found = find_spec("ziglang")
-    return "" if found is None or found.origin is None else str(Path(found.origin).parent / "zig")
-
-
 def linked(steps: Sequence[Step], arena_bytes: int) -> bytes:
     """The executable that runs steps."""
     code = compile_text(llvm_module(steps, arena_bytes), processor_of(target()))
+    worker, zig = Path(__file__).with_name("worker.c"), (sys.executable, "-m", "ziglang", "cc")
+    kept = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), f"{default_folder()}/zig")
     with TemporaryDirectory(prefix="graft-hexagon-") as folder:
         made, program = Path(folder) / "region.o", Path(folder) / "region"
         made.write_bytes(code)
-        worker = Path(__file__).with_name("worker.c")
-        zig_cache = str(Path(default_folder()) / "zig")
-        folders = {"ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
-        command = [zig_path(), "cc", *_LINK, str(worker), str(made), "-o", str(program)]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | folders)
-        if done.returncode:
-            raise BackendError(f"zig does not link a region for Hexagon: {done.stderr.strip()}")
+        command = (*zig, *_LINK, str(worker), str(made), "-o", str(program))
+        run_tool(command, "zig does not link a region for Hexagon", variables=kept)
         return program.read_bytes()

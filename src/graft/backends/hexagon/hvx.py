@@ -11,14 +11,16 @@ write in the order of addresses, and none needs a mask.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from graft.base.dtypes import DType
-from graft.loop.build import Operand, Term, binary, call, cast, maximum, minimum, term
-from graft.loop.ir import BinaryKind, Buffer, Const, Function
-from graft.loop.writer import Writer, vector
+from graft.loop.build import Operand, Term, call, cast, load, maximum, minimum, term
+from graft.loop.ir import Buffer, Const, Function, LoopKind, Scope, Stmt
+from graft.loop.names import unique_names
+from graft.loop.statements import loop, loops, store_vector, vector, with_memory
+from graft.loop.traverse import block
+from graft.loop.verify import verify
 
 VECTOR = SLACK = 128  # bytes
 WORDS = 32  # of a vector
@@ -27,35 +29,32 @@ _MOST_PIXELS = 8  # that are computed side by side
 _UNROLLED = 16  # products of a window that are written one by one
 
 
-class Kernel(Writer):
-    """A kernel while it is written; all buffers are the region's."""
-
-    def tensor(self, name: str, dtype: DType, count: int) -> Buffer:
-        """A tensor with the slack behind it."""
-        return self.parameter(name, dtype, count + SLACK // dtype.numpy.itemsize, VECTOR)
-
-    def words(self, name: str, count: int) -> Buffer:
-        """Words in vector registers."""
-        return self.registers(name, DType.INT32, count, VECTOR)
-
-    @contextmanager
-    def vectors(self, count: int) -> Iterator[Term]:
-        """A loop over so many bytes: where each vector begins."""
-        with self.loop(-(-count // VECTOR)) as number:
-            yield number * VECTOR
+def tensor(name: str, dtype: DType, count: int) -> Buffer:
+    """A tensor of the region's, with the slack behind it."""
+    extent = Const(count + SLACK // dtype.numpy.itemsize)
+    return Buffer(name, dtype, (extent,), alignment=VECTOR)
 
 
-def shifted(words: Term, bits: int) -> Term:
-    """Words times a power of two, rounded downwards."""
-    kind = BinaryKind.SHIFT_LEFT if bits >= 0 else BinaryKind.SHIFT_RIGHT
-    return binary(kind, words, abs(bits)) if bits else words
+def registers(name: str, count: int) -> Buffer:
+    """Words in vector registers."""
+    return Buffer(name, DType.INT32, (Const(count),), Scope.REGISTER, alignment=VECTOR)
+
+
+def kernel(name: str, tensors: Sequence[Buffer], body: Stmt, *words: Buffer) -> Function:
+    """The kernel of a body, which works on tensors and in registers."""
+    named = unique_names(with_memory(body, *words), [one.name for one in tensors])
+    return verify(Function(name, tuple(tensors), named))
+
+
+def each_vector(count: int, body: Callable[[Term], Stmt]) -> Stmt:
+    """The body where each vector of so many bytes begins."""
+    return loop("vector", -(-count // VECTOR), lambda number: body(number * VECTOR))
 
 
 def scaled(words: Term, left: int, multiplier: Operand) -> Term:
     """Words, shifted left, times a multiplier of 32 bits: the upper half of the product."""
     factor = cast(DType.INT64, term(multiplier, DType.INT32))
-    product = cast(DType.INT64, shifted(words, left)) * factor
-    return cast(DType.INT32, shifted(product, -32))
+    return cast(DType.INT32, cast(DType.INT64, words << left) * factor >> 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +68,9 @@ class Codes:
     low: int
     high: int
 
-    def of(self, sums: Term, multiplier: Operand) -> Term:
-        """Words that hold the codes of sums."""
-        return self.rounded(scaled(sums, self.left, multiplier))
-
     def rounded(self, words: Term) -> Term:
         """Words that hold the codes of what is scaled already: halves are rounded upwards."""
-        nearest = shifted(words + (1 << self.right - 1), -self.right)
+        nearest = words + (1 << self.right - 1) >> self.right
         return minimum(maximum(nearest + self.zero, self.low), self.high)
 
 
@@ -106,26 +101,61 @@ class Window:
     reach: tuple[int, int]
 
     @property
-    def pixels(self) -> int:
-        return math.prod(self.result)
-
-    @property
     def elements(self) -> int:
         """From the first that is read to the last."""
         extents = zip((*self.result, *self.taps), (*self.steps, *self.reach), strict=True)
         return sum((count - 1) * step for count, step in extents)
 
+    def each_block(
+        self, channels: int, together: int, body: Callable[[Term, Term, Term, int], Stmt]
+    ) -> Stmt:
+        """The body on each block of up to 128 channels of so many pixels: on the first pixel's
+        number, where its window begins, the number of the block, and its vectors of words.
 
-def _channel_blocks(kernel: Kernel, channels: int) -> Iterator[tuple[Term, Term, int]]:
-    """Number, first channel and vectors of words of blocks of up to 128 channels.
+        The last block, which runs over into the next pixel, comes first: others repair that."""
+        (images, rows, columns), (whole, rest) = self.result, divmod(channels, VECTOR)
 
-    The last one, which runs over into the next pixel, comes first: others repair that."""
-    whole, rest = divmod(channels, VECTOR)
-    if rest:
-        yield term(whole), term(whole * VECTOR), -(-rest // WORDS)
-    if whole:
-        with kernel.loop(whole) as number:
-            yield number, number * VECTOR, VECTOR // WORDS
+        def pixels(image: Term, row: Term, tile: Term) -> Stmt:
+            # The last tile overlaps the one before.
+            column = minimum(tile * together, columns - together) if together > 1 else tile
+            pixel = (image * rows + row) * columns + column
+            start = image * self.steps[0] + row * self.steps[1] + column * self.steps[2]
+            last = [body(pixel, start, term(whole), -(-rest // WORDS))] if rest else []
+            others = loop("block", whole, lambda n: body(pixel, start, n, VECTOR // WORDS))
+            return block(*last, others)
+
+        return loops({"image": images, "row": rows, "tile": -(-columns // together)}, pixels)
+
+    def tap(self, start: Term, down: Term, across: Term) -> Term:
+        """Where a window that begins at `start` has one of its taps."""
+        return start + down * self.reach[0] + across * self.reach[1]
+
+
+class _Finish:
+    """How the sums of a kernel become its result: scaled, added to, rounded and stored.
+
+    `bias` and `multiplier` are for single channels, and `added` is a tensor like the result."""
+
+    def __init__(self, count: int, channels: int, codes: Codes, added: Operand8 | None) -> None:
+        self._codes, self._added, self.words = codes, added, registers("words", VECTOR)
+        self.bias = tensor("bias", DType.INT32, channels)
+        self._multiplier = tensor("multiplier", DType.INT32, channels)
+        others = [tensor("added", added.dtype, count)] if added else []
+        self.tensors = [self.bias, self._multiplier, *others, tensor("result", codes.dtype, count)]
+
+    def store(self, index: Term, channel: Term, sums: Sequence[Term]) -> Stmt:
+        """Write 128 elements of the result, whose sums are one vector or several."""
+        statements, lanes = list[Stmt](), sums[0].expr.lanes
+        for number, total in enumerate(sums):
+            factor = vector(self._multiplier, channel + number * lanes, lanes)
+            words = scaled(total, self._codes.left, factor)
+            words = words if self._added else self._codes.rounded(words)
+            statements.append(store_vector(self.words, number * lanes, words))
+        total = vector(self.words, 0, VECTOR)
+        if self._added:
+            total = self._codes.rounded(total + self._added.words(self.tensors[2], index))
+        codes = cast(self._codes.dtype, total)
+        return block(*statements, store_vector(self.tensors[-1], index, codes))
 
 
 def product_kernel(
@@ -134,74 +164,45 @@ def product_kernel(
     """Convolutions and products of matrices: each tap of a window is `run` words of data.
 
     Weights are vectors of 32 channels, four bytes of each: of a block of up to four such vectors
-    first all products of a tap, then the next. `bias` and `multiplier` are for single channels,
-    and `added` is a tensor like the result."""
-    images, rows, columns = window.result
-    kernel = Kernel()
-    padded = -(-channels // WORDS) * WORDS
-    depth = math.prod(window.taps) * run
-    data = kernel.tensor("data", DType.INT32, window.elements + run)
-    weights = kernel.tensor("weights", DType.INT32, depth * padded)
-    bias, multiplier = (kernel.tensor(name, DType.INT32, padded) for name in ("bias", "multiplier"))
-    finish = _Finish(kernel, window.pixels * channels, codes, added)
-    sums = kernel.words("sums", _SUMS * WORDS)
-    words = kernel.words("words", VECTOR)
-    most = min(columns, _MOST_PIXELS, _SUMS // min(-(-channels // WORDS), 4))
-    with (
-        kernel.loop(images) as image,
-        kernel.loop(rows) as row,
-        kernel.loop(-(-columns // most)) as tile,
-    ):
-        column = minimum(tile * most, columns - most)  # the last tile overlaps the one before
-        pixel = (image * rows + row) * columns + column
-        start = image * window.steps[0] + row * window.steps[1] + column * window.steps[2]
-        for block, channel, vectors in _channel_blocks(kernel, channels):
-            places = [(p, q) for p in range(most) for q in range(vectors)]
-            for p, q in places:
-                first = vector(bias, channel + q * WORDS, WORDS)
-                kernel.store(sums, (p * vectors + q) * WORDS, first)
-            with (
-                kernel.loop(window.taps[0]) as down,
-                kernel.loop(window.taps[1]) as across,
-                kernel.loop(run) as word,
-            ):
-                tap = start + down * window.reach[0] + across * window.reach[1] + word
-                depth_now = (down * window.taps[1] + across) * run + word
-                weight = block * (depth * VECTOR) + depth_now * (vectors * WORDS)
-                for p, q in places:
-                    place = (p * vectors + q) * WORDS
-                    four = vector(data, tap + p * window.steps[2], 1)
-                    known = vector(weights, weight + q * WORDS, WORDS)
-                    total = call("dot4", four, known, vector(sums, place, WORDS))
-                    kernel.store(sums, place, total)
-            for p in range(most):
-                for q in range(vectors):
-                    total = vector(sums, (p * vectors + q) * WORDS, WORDS)
-                    factor = vector(multiplier, channel + q * WORDS, WORDS)
-                    kernel.store(words, q * WORDS, finish.scaled(total, factor))
-                finish.store((pixel + p) * channels + channel, words)
-    return kernel.function("product")
+    first all products of a tap, then the next."""
+    padded, depth = -(-channels // WORDS) * WORDS, math.prod(window.taps) * run
+    data = tensor("data", DType.INT32, window.elements + run)
+    weights = tensor("weights", DType.INT32, depth * padded)
+    finish = _Finish(math.prod(window.result) * channels, padded, codes, added)
+    sums = registers("sums", _SUMS * WORDS)
+    together = min(window.result[2], _MOST_PIXELS, _SUMS // min(padded // WORDS, 4))
 
+    def channel_block(pixel: Term, start: Term, number: Term, vectors: int) -> Stmt:
+        channel = number * VECTOR
+        # Of each pixel and vector, where its sums are.
+        places = {
+            (p, q): (p * vectors + q) * WORDS for p in range(together) for q in range(vectors)
+        }
 
-class _Finish:
-    """How the sums of a kernel become its result: scaled, added to, rounded and stored."""
+        def multiply(down: Term, across: Term, word: Term) -> Stmt:
+            tap = window.tap(start, down, across) + word
+            depth_now = (down * window.taps[1] + across) * run + word
+            weight = number * (depth * VECTOR) + depth_now * (vectors * WORDS)
+            products = []
+            for (p, q), place in places.items():
+                four = load(data, tap + p * window.steps[2])
+                known = vector(weights, weight + q * WORDS, WORDS)
+                total = call("dot4", four, known, vector(sums, place, WORDS))
+                products.append(store_vector(sums, place, total))
+            return block(*products)
 
-    def __init__(self, kernel: Kernel, count: int, codes: Codes, added: Operand8 | None) -> None:
-        self._kernel, self._codes, self._added = kernel, codes, added
-        self._other = kernel.tensor("added", added.dtype, count) if added else None
-        self._result = kernel.tensor("result", codes.dtype, count)
+        begin, end = list[Stmt](), list[Stmt]()
+        for (_, q), place in places.items():
+            bias = vector(finish.bias, channel + q * WORDS, WORDS)
+            begin.append(store_vector(sums, place, bias))
+        for p in range(together):
+            totals = [vector(sums, places[p, q], WORDS) for q in range(vectors)]
+            end.append(finish.store((pixel + p) * channels + channel, channel, totals))
+        taps = {"down": window.taps[0], "across": window.taps[1], "word": run}
+        return block(*begin, loops(taps, multiply), *end)
 
-    def scaled(self, sums: Term, multiplier: Operand) -> Term:
-        """Words that hold codes, or what they are made of once something is added."""
-        words = scaled(sums, self._codes.left, multiplier)
-        return words if self._added else self._codes.rounded(words)
-
-    def store(self, index: Operand, words: Buffer) -> None:
-        """The codes of 128 elements."""
-        total = vector(words, 0, VECTOR)
-        if self._added and self._other:
-            total = self._codes.rounded(total + self._added.words(self._other, index))
-        self._kernel.store(self._result, index, cast(self._codes.dtype, total))
+    body = window.each_block(channels, together, channel_block)
+    return kernel("product", (data, weights, *finish.tensors), body, finish.words, sums)
 
 
 def window_kernel(
@@ -213,119 +214,115 @@ def window_kernel(
     added: Operand8 | None = None,
 ) -> Function:
     """Depthwise convolutions and pools: channels have windows of their own."""
-    images, rows, columns = window.result
-    kernel, taps = Kernel(), math.prod(window.taps)
-    data = kernel.tensor("data", DType.UINT8, window.elements + channels)
-    weights = kernel.tensor("weights", DType.INT8, taps * channels) if is_weighted else None
-    padded = -(-channels // VECTOR) * VECTOR
-    bias, multiplier = (kernel.tensor(name, DType.INT32, padded) for name in ("bias", "multiplier"))
-    finish = _Finish(kernel, window.pixels * channels, codes, added)
-    words = kernel.words("words", VECTOR)
-    unrolled = taps <= _UNROLLED
-    with kernel.loop(images) as image, kernel.loop(rows) as row, kernel.loop(columns) as column:
-        pixel = (image * rows + row) * columns + column
-        start = image * window.steps[0] + row * window.steps[1] + column * window.steps[2]
-        for _, channel, _ in _channel_blocks(kernel, channels):
-            kernel.store(words, 0, Term(Const(0, DType.INT32, VECTOR)))
-            with (
-                kernel.loop(window.taps[0], unrolled) as down,
-                kernel.loop(window.taps[1], unrolled) as across,
-            ):
-                tap = start + down * window.reach[0] + across * window.reach[1] + channel
-                number = (down * window.taps[1] + across) * channels
-                total, wide = vector(words, 0, VECTOR), cast(DType.INT16, vector(data, tap, VECTOR))
-                if weights is not None:  # products of bytes fit into 16 bits
-                    wide = wide * cast(DType.INT16, vector(weights, number + channel, VECTOR))
-                codes_here = cast(DType.INT32, wide)
-                total = maximum(total, codes_here) if is_max else total + codes_here
-                kernel.store(words, 0, total)
-            total = vector(words, 0, VECTOR) + vector(bias, channel, VECTOR)
-            kernel.store(words, 0, finish.scaled(total, vector(multiplier, channel, VECTOR)))
-            finish.store(pixel * channels + channel, words)
-    return kernel.function("window")
+    count, padded = math.prod(window.taps), -(-channels // VECTOR) * VECTOR
+    data = tensor("data", DType.UINT8, window.elements + channels)
+    weights = [tensor("weights", DType.INT8, count * channels)] if is_weighted else []
+    finish = _Finish(math.prod(window.result) * channels, padded, codes, added)
+    kind = LoopKind.UNROLLED if count <= _UNROLLED else LoopKind.SERIAL
+    total = vector(finish.words, 0, VECTOR)
+
+    def channel_block(pixel: Term, start: Term, number: Term, _vectors: int) -> Stmt:
+        channel = number * VECTOR
+
+        def collect(down: Term, across: Term) -> Stmt:
+            codes = cast(
+                DType.INT16, vector(data, window.tap(start, down, across) + channel, VECTOR)
+            )
+            weight = (down * window.taps[1] + across) * channels + channel
+            for one in weights:  # products of bytes fit into 16 bits
+                codes = codes * cast(DType.INT16, vector(one, weight, VECTOR))
+            words = cast(DType.INT32, codes)
+            collected = maximum(total, words) if is_max else total + words
+            return store_vector(finish.words, 0, collected)
+
+        begin = store_vector(finish.words, 0, Term(Const(0, DType.INT32, VECTOR)))
+        taps = {"down": window.taps[0], "across": window.taps[1]}
+        sums = total + vector(finish.bias, channel, VECTOR)
+        end = finish.store(pixel * channels + channel, channel, [sums])
+        return block(begin, loops(taps, collect, kind), end)
+
+    body = window.each_block(channels, 1, channel_block)
+    return kernel("window", (data, *weights, *finish.tensors), body, finish.words)
 
 
 def pointwise_kernel(
-    operands: tuple[Operand8, ...], count: int, codes: Codes, multiplier: int
+    operands: Sequence[Operand8], count: int, codes: Codes, multiplier: int = 0
 ) -> Function:
     """Sums of scaled codes, or one multiplied product of codes, element by element.
 
     Operands with multipliers of their own are added and rounded; others are multiplied."""
-    kernel = Kernel()
-    buffers = [kernel.tensor(f"data{n}", one.dtype, count) for n, one in enumerate(operands)]
-    result = kernel.tensor("result", codes.dtype, count)
-    with kernel.vectors(count) as index:
-        words = [one.words(b, index) for one, b in zip(operands, buffers, strict=True)]
-        total = words[0]
-        for other in words[1:]:
+    tensors = [tensor(f"data{n}", one.dtype, count) for n, one in enumerate(operands)]
+    result = tensor("result", codes.dtype, count)
+
+    def combine(index: Term) -> Stmt:
+        total, *others = (one.words(b, index) for one, b in zip(operands, tensors, strict=True))
+        for other in others:
             total = total * other if multiplier else total + other
-        total = codes.of(total, multiplier) if multiplier else codes.rounded(total)
-        kernel.store(result, index, cast(codes.dtype, total))
-    return kernel.function("pointwise")
+        words = scaled(total, codes.left, multiplier) if multiplier else total
+        return store_vector(result, index, cast(codes.dtype, codes.rounded(words)))
+
+    return kernel("pointwise", (*tensors, result), each_vector(count, combine))
 
 
-@dataclass(frozen=True, slots=True)
-class Border:
-    """Images and what surrounds them: images, rows, columns, channels, and pads as TOSA has them:
-    above, to the left, below, to the right."""
+def _copy(data: Buffer, source: Term, result: Buffer, target: Term, count: int) -> Stmt:
+    """Copy bytes; signed ones become unsigned, 128 above, which inverts their first bit."""
 
-    shape: tuple[int, int, int, int]
-    pads: tuple[int, int, int, int]
-    channels: int  # with those that fill up words
+    def copied(at: Term) -> Stmt:
+        codes = vector(data, source + at, VECTOR)
+        codes = codes if data.dtype is result.dtype else codes ^ -128
+        return store_vector(result, target + at, cast(result.dtype, codes))
 
-    @property
-    def extents(self) -> tuple[int, int, int, int]:
-        images, rows, columns, _ = self.shape
-        top, left, bottom, right = self.pads
-        return images, rows + top + bottom, columns + left + right, self.channels
+    return each_vector(count, copied)
 
 
-def border_kernel(border: Border, dtype: DType, fill: int) -> Function:
-    """Copies images of codes into larger ones of unsigned bytes."""
-    images, rows, columns, channels = border.shape
-    top, left, bottom, right = border.pads
-    wide, kernel = border.channels, Kernel()
-    row_bytes = (columns + left + right) * wide
-    data = kernel.tensor("data", dtype, math.prod(border.shape))
-    result = kernel.tensor("result", DType.UINT8, math.prod(border.extents))
+def border_kernel(
+    shape: Sequence[int], framed: Sequence[int], corner: Sequence[int], dtype: DType, fill: int
+) -> Function:
+    """Copies images of codes, NHWC, into larger ones of unsigned bytes, where they begin at a row
+    and a column, the `corner`; the rest there is filled up."""
+    (images, rows, columns, channels), (top, left) = shape, corner
+    _, height, width, wide = framed
+    data = tensor("data", dtype, math.prod(shape))
+    result = tensor("result", DType.UINT8, math.prod(framed))
     filled = Term(Const(fill, DType.UINT8, VECTOR))
 
-    def fill_up(start: Term, count: int) -> None:
-        with kernel.vectors(count) as at:
-            kernel.store(result, start + at, filled)
+    def fill_up(start: Term, pixels: int) -> Stmt:
+        return each_vector(pixels * wide, lambda at: store_vector(result, start + at, filled))
 
-    def copy(target: Term, source: Term, count: int) -> None:
-        with kernel.vectors(count) as at:
-            codes = vector(data, source + at, VECTOR)
-            # Signed codes are 128 above, which inverts their first bit.
-            flipped = codes ^ -128 if dtype is DType.INT8 else codes
-            kernel.store(result, target + at, cast(DType.UINT8, flipped))
+    def image_row(first: Term, image: Term, row: Term) -> Stmt:
+        source = (image * rows + row) * (columns * channels)
+        target = first + (row + top) * (width * wide)
+        run = columns if wide == channels else 1  # pixels that are neighbours in both
 
-    with kernel.loop(images) as image:
-        first = image * (border.extents[1] * row_bytes)
-        fill_up(first, top * row_bytes)
-        with kernel.loop(rows) as row:
-            target = first + (row + top) * row_bytes
-            source = (image * rows + row) * (columns * channels)
-            fill_up(target, left * wide)
-            if wide == channels:
-                copy(target + left * wide, source, columns * wide)
-            else:
-                with kernel.loop(columns) as column:
-                    copy(target + (column + left) * wide, source + column * channels, channels)
-            fill_up(target + (left + columns) * wide, right * wide)
-        fill_up(first + (rows + top) * row_bytes, bottom * row_bytes)
-    return kernel.function("border")
+        def copy_run(number: Term) -> Stmt:
+            place = target + (number * run + left) * wide
+            return _copy(data, source + number * (run * channels), result, place, run * channels)
+
+        return block(
+            fill_up(target, left),
+            loop("run", columns // run, copy_run),
+            fill_up(target + (left + columns) * wide, width - left - columns),
+        )
+
+    def whole_image(image: Term) -> Stmt:
+        first = image * (height * width * wide)
+        return block(
+            fill_up(first, top * width),
+            loop("row", rows, lambda row: image_row(first, image, row)),
+            fill_up(first + (rows + top) * (width * wide), (height - top - rows) * width),
+        )
+
+    return kernel("border", (data, result), loop("image", images, whole_image))
 
 
 def join_kernel(dtype: DType, rows: int, widths: tuple[int, ...]) -> Function:
     """Concatenates along the last axis: rows of several tensors side by side."""
-    kernel, total = Kernel(), sum(widths)
-    parts = [kernel.tensor(f"data{n}", dtype, rows * one) for n, one in enumerate(widths)]
-    result = kernel.tensor("result", dtype, rows * total)
-    with kernel.loop(rows) as row:
-        for number, (part, width) in enumerate(zip(parts, widths, strict=True)):
-            start = row * total + sum(widths[:number])
-            with kernel.vectors(width) as at:
-                kernel.store(result, start + at, vector(part, row * width + at, VECTOR))
-    return kernel.function("join")
+    parts = [tensor(f"data{n}", dtype, rows * width) for n, width in enumerate(widths)]
+    total, result = sum(widths), tensor("result", dtype, rows * sum(widths))
+
+    def join(row: Term) -> Stmt:
+        starts = (row * total + sum(widths[:number]) for number in range(len(widths)))
+        joined = zip(parts, widths, starts, strict=True)
+        return block(*(_copy(one, row * n, result, start, n) for one, n, start in joined))
+
+    return kernel("join", (*parts, result), loop("row", rows, join))

@@ -1,201 +1,178 @@
-"""Layers and pools as HVX kernels, in the table of `units.py` once this is imported."""
+"""Layers and pools as HVX kernels, in the table of `plan.py` once this is imported."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from graft.backends.hexagon.hvx import (
-    VECTOR,
-    WORDS,
-    Border,
-    Codes,
-    Operand8,
-    Window,
-    border_kernel,
-    product_kernel,
-    window_kernel,
-)
-from graft.backends.hexagon.units import LOWER, scaled_sums, storage_of
+from graft.backends.hexagon import hvx
+from graft.backends.hexagon.hvx import VECTOR, WORDS, Codes, Operand8, Window
+from graft.backends.hexagon.plan import LOWER, Planner
+from graft.backends.hexagon.units import scaled_sums
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
-from graft.byoc.formats.integer_units import Coded, LayerSums, Unit, extents, layer_sums
-from graft.byoc.formats.storage import Storage
-from graft.ops.window import WindowAttrs
-
-if TYPE_CHECKING:
-    from graft.backends.hexagon.plan import Planner
+from graft.byoc.formats.buffers import row_major
+from graft.byoc.formats.integer_units import (
+    LayerSums,
+    Unit,
+    counts_alike,
+    extents,
+    layer_sums,
+    window_sums,
+)
+from graft.byoc.formats.storage import CHANNELS_LAST, Storage
+from graft.ir.evaluate import run_op
+from graft.ir.graph import Value
+from graft.loop.ir import Function
+from graft.ops.window import WindowAttrs, fixed_counts, padding_behind
 
 _WORD = 4  # bytes
+_STEP = WindowAttrs(strides=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1))  # pixel by pixel
 
 
 @LOWER.entry("nn.conv2d")
 def _convolution(planner: Planner, unit: Unit) -> None:
-    attrs, sums, result = unit.operator.attrs, layer_sums(unit), storage_of(unit.result)
-    (outputs, inputs, *kernel), (_, channels, *_) = sums.weights.shape, extents(sums.data.value)
-    counts = list(result.shape[2:])
+    attrs, sums = unit.operator.attrs, layer_sums(unit)
+    outputs, inputs, *kernel = sums.weights.shape
+    layer = _Layer(planner, unit, sums, attrs, kernel)
     if attrs.groups == 1:
-        wide = -(-channels // _WORD) * _WORD
-        name, window = _windows(planner, sums.data, attrs, counts, kernel, wide)
-        filled = np.zeros((outputs, *kernel, wide), np.int8)
-        filled[..., :channels] = sums.weights.transpose(0, 2, 3, 1)
-        _multiply(planner, unit, sums, name, _in_words(window, wide), filled, result)
-        return
-    if attrs.groups != channels or outputs != channels or inputs != 1:
+        _multiply(layer, sums.weights.transpose(CHANNELS_LAST))
+    elif attrs.groups == outputs and inputs == 1:
+        _slide(layer)
+    else:
         raise UnsupportedError("groups of several channels")
-    name, window = _windows(planner, sums.data, attrs, counts, kernel, channels)
-    numbers, codes, added = _numbers(unit, sums, VECTOR)
-    made = window_kernel(window, channels, codes, is_weighted=True, added=added)
-    by_tap = sums.weights.reshape(channels, -1).T.astype(np.int8)
-    constants = [planner.constant(one) for one in (by_tap, *numbers)]
-    planner.step(made, (name, *constants, *_more(planner, unit, result)))
 
 
 @LOWER.entry("nn.dense")
 def _dense(planner: Planner, unit: Unit) -> None:
-    """Rows as pixels of one image."""
+    """Rows are pixels of one image."""
     sums = layer_sums(unit)
-    (*leading, inputs), data = extents(sums.data.value), sums.data
-    rows, wide = math.prod(leading), -(-inputs // _WORD) * _WORD
-    plain = Storage.row_major(data.value.dtype, extents(data.value))
-    border = Border((1, 1, rows, inputs), (0, 0, 0, 0), wide)
-    name = _unsigned(planner, planner.require(data.value, plain), data, border)
-    filled = np.zeros((len(sums.weights), 1, 1, wide), np.int8)
-    filled[:, 0, 0, :inputs] = sums.weights
-    window = Window((1, 1, rows), (0, 0, wide), (1, 1), (0, 0))
-    result = Storage.row_major(unit.result.dtype, extents(unit.result))
-    _multiply(planner, unit, sums, name, _in_words(window, wide), filled, result)
+    _multiply(_Layer(planner, unit, sums, _STEP, (1, 1)), sums.weights[:, None, None])
 
 
-def _multiply(
-    planner: Planner,
-    unit: Unit,
-    sums: LayerSums,
-    data: str,
-    window: Window,
-    weights: Array,  # OHWI, of whole words
-    result: Storage,
-) -> None:
-    """The step of a product."""
-    outputs, depth = len(weights), weights[0].size // _WORD
-    padded = -(-outputs // WORDS) * WORDS
-    words = np.zeros((padded, depth, _WORD), np.int8)
-    words[:outputs] = weights.reshape(outputs, depth, _WORD)
-    blocks = [words[start : start + VECTOR] for start in range(0, padded, VECTOR)]
-    packed = np.concatenate([block.transpose(1, 0, 2).ravel() for block in blocks])
-    numbers, codes, added = _numbers(unit, sums, WORDS)
-    kernel = product_kernel(window, depth // math.prod(window.taps), outputs, codes, added)
-    names = [planner.constant(one) for one in (packed, *numbers)]
-    planner.step(kernel, (data, *names, *_more(planner, unit, result)))
+@LOWER.entry("mean")
+def _mean(planner: Planner, unit: Unit) -> None:
+    sums = layer_sums(unit)
+    _slide(_Layer(planner, unit, sums, _STEP, sums.weights.shape[2:]))
 
 
-def _more(planner: Planner, unit: Unit, result: Storage) -> list[str]:
-    """The buffers behind a layer's constants: what is added, and the result."""
-    added = () if unit.added is None else (unit.added.value,)
-    stored = (Storage(one.dtype, result.shape, result.order) for one in added)
-    names = [planner.require(*pair) for pair in zip(added, stored, strict=True)]
-    return [*names, planner.make(unit.result, result)]
-
-
-def _numbers(
-    unit: Unit, sums: LayerSums, multiple: int
-) -> tuple[list[Array], Codes, Operand8 | None]:
-    """Bias, in which the zero point of the data is, and multipliers of channels, up to a multiple
-    of these; then how sums become codes, and what is added before."""
-    codes, multiplier, added = scaled_sums(unit, sums.steps / unit.target.step, sums.largest)
-    # Sums of unsigned codes may wrap around on their way: what they come to does not.
-    each = sums.weights.reshape(len(sums.weights), -1)
-    bias = (sums.bias - each.sum(1) * sums.data.offset).astype(np.int32)
-    return [_filled(one, multiple) for one in (bias, multiplier)], codes, added
-
-
-def _filled(numbers: Array, multiple: int) -> Array:
-    """Numbers of channels, and zeros up to a multiple."""
-    return np.pad(numbers, (0, -len(numbers) % multiple))
-
-
-def _windows(
-    planner: Planner,
-    data: Coded,
-    attrs: Any,  # of a convolution or a pool
-    counts: list[int],
-    kernel: list[int],
-    wide: int,
-    fill: int | None = None,
-) -> tuple[str, Window]:
-    """Unsigned images with all that windows reach, `wide` channels each, and the windows there."""
-    (images, channels, *image), (rows, columns), after = extents(data.value), counts, list[int]()
-    for axis, count in enumerate(counts):
-        last = (count - 1) * attrs.strides[axis] + attrs.dilation[axis] * (kernel[axis] - 1)
-        after.append(max(0, last + 1 - image[axis] - attrs.padding[axis]))
-    pads = (attrs.padding[0], attrs.padding[1], after[0], after[1])
-    border = Border((images, image[0], image[1], channels), pads, wide)
-    name = planner.require(data.value, storage_of(data.value))
-    name = _unsigned(planner, name, data, border, fill)
-    _, height, width, _ = border.extents
-    line = width * wide
-    steps = (height * line, attrs.strides[0] * line, attrs.strides[1] * wide)
-    reach = (attrs.dilation[0] * line, attrs.dilation[1] * wide)
-    if kernel == [1, 1] and steps == (rows * line, columns * wide, wide):  # pixels in one row
-        return name, Window((1, 1, images * rows * columns), (0, 0, wide), (1, 1), (0, 0))
-    return name, Window((images, rows, columns), steps, (kernel[0], kernel[1]), reach)
-
-
-def _in_words(window: Window, wide: int) -> Window:
-    """A window of bytes as one of words; columns that are neighbours are read in one run."""
-    down, across = window.taps
-    taps = (down, 1 if window.reach[1] == wide else across)
-    images, rows, columns = (step // _WORD for step in window.steps)
-    reach = (window.reach[0] // _WORD, window.reach[1] // _WORD)
-    return Window(window.result, (images, rows, columns), taps, reach)
-
-
-def _unsigned(
-    planner: Planner, name: str, data: Coded, border: Border, fill: int | None = None
-) -> str:
-    """Codes as unsigned bytes with a border around, of the zero point unless `fill` says else."""
-    dtype = data.value.dtype
-    if dtype is DType.UINT8 and border.extents == border.shape:
-        return name
-    fill = data.offset if fill is None else fill
-    staged = planner.own(math.prod(border.extents))
-    planner.step(border_kernel(border, dtype, fill), (name, staged))
-    return staged
-
-
-@LOWER.entry("nn.max_pool2d", "nn.avg_pool2d", "mean")
-def _pool(planner: Planner, unit: Unit) -> None:
-    core, (data,), is_max = unit.operator, unit.operands, unit.operator.op.name == "nn.max_pool2d"
-    attrs, shape = core.attrs, extents(data.value)
-    if len(shape) != 4:
-        raise UnsupportedError("no image")
-    (_, channels, *image), counts = shape, [1, 1]
-    if core.op.name == "mean":
-        if sorted(axis % 4 for axis in attrs.axes or ()) != [2, 3]:
-            raise UnsupportedError("a mean over other axes than those of an image")
-        kernel, attrs = image, WindowAttrs((1, 1), (0, 0, 0, 0), (1, 1))
-    else:
-        kernel, counts = list(attrs.pool_size), list(extents(core.output)[2:])
-        if is_max and not _touches_image(attrs, counts, kernel, image):
-            raise UnsupportedError("a window lies on nothing but padding")
-    name, window = _windows(planner, data, attrs, counts, kernel, channels, 0 if is_max else None)
-    is_padded = window.steps[0] not in (0, math.prod(image) * channels)
-    if is_padded and not (is_max or (attrs.count_include_pad and not attrs.ceil_mode)):
+@LOWER.entry("nn.avg_pool2d")
+def _average(planner: Planner, unit: Unit) -> None:
+    attrs = unit.operator.attrs
+    if not counts_alike(unit.operator):
         raise UnsupportedError("means that do not count padding")
-    count = 1 if is_max else math.prod(kernel)
-    factors = np.full(channels, data.step / unit.target.step / count)
-    codes, multiplier, _ = scaled_sums(unit, factors, 255 * count)
-    bias = np.full(channels, -data.offset * count, np.int32)
-    made = window_kernel(window, channels, codes, is_max=is_max)
-    constants = [planner.constant(_filled(one, VECTOR)) for one in (bias, multiplier)]
-    planner.step(made, (name, *constants, planner.make(unit.result, storage_of(unit.result))))
+    _slide(_Layer(planner, unit, window_sums(unit, attrs.pool_size), attrs, attrs.pool_size))
 
 
-def _touches_image(attrs: Any, counts: list[int], kernel: list[int], image: list[int]) -> bool:
-    """Whether no window lies on nothing but padding, of which the largest is minus infinity."""
-    first = all(pad < taps for pad, taps in zip(attrs.padding, kernel, strict=False))
-    ends = zip(counts, attrs.strides, attrs.padding, image, strict=False)
-    last = all((count - 1) * stride - pad < extent for count, stride, pad, extent in ends)
-    return first and last and (set(attrs.dilation) == {1} or not any(attrs.padding))
+@LOWER.entry("nn.max_pool2d")
+def _maximum(planner: Planner, unit: Unit) -> None:
+    node, attrs = unit.operator, unit.operator.attrs
+    zeros = np.zeros((1, 1, *extents(node.args[0])[2:]), np.float32)
+    if np.isneginf(run_op(node.op, attrs, [zeros])[0]).any():
+        raise UnsupportedError("a window lies on nothing but padding")
+    codes = window_sums(unit, (1, 1))
+    _slide(_Layer(planner, unit, codes, attrs, attrs.pool_size), is_max=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer while it is lowered: its sums, and how windows of a size move over its data."""
+
+    planner: Planner
+    unit: Unit
+    sums: LayerSums
+    attrs: Any  # of windows
+    kernel: Sequence[int]
+
+    def _storage(self, value: Value) -> Storage:
+        is_dense = self.unit.operator.op.name == "nn.dense"
+        return row_major(value) if is_dense else self.planner.storage_for(value)
+
+    def _required(self, value: Value) -> str:
+        return self.planner.require(value, self._storage(value))
+
+    @property
+    def _pixels(self) -> tuple[int, ...]:
+        """Images, rows, columns and channels of the data."""
+        storage = self._storage(self.sums.data.value)
+        if storage.order == CHANNELS_LAST:
+            return storage.extents
+        return 1, 1, math.prod(storage.extents[:-1]), storage.extents[-1]
+
+    def windows(self, channels: int, size: int = 1, fill: int | None = None) -> tuple[str, Window]:
+        """The buffer of unsigned images with all that windows reach, so many channels each and the
+        zero point or `fill` around; and the windows there, in elements of so many bytes."""
+        attrs, (images, *image, _) = self.attrs, self._pixels
+        rows, columns = fixed_counts(attrs, image, self.kernel, getattr(attrs, "ceil_mode", False))
+        below, right = padding_behind(attrs, image, self.kernel, (rows, columns))
+        height = attrs.padding[0] + image[0] + max(below, 0)
+        width = attrs.padding[1] + image[1] + max(right, 0)
+        name = self._framed((images, height, width, channels), fill)
+        pixel, line = channels // size, width * channels // size
+        steps = (height * line, attrs.strides[0] * line, attrs.strides[1] * pixel)
+        if (*self.kernel, *steps) == (1, 1, rows * line, columns * pixel, pixel):  # in one row
+            return name, Window((1, 1, images * rows * columns), (0, 0, pixel), (1, 1), (0, 0))
+        # Words of columns that are neighbours are read in one run.
+        taps = (self.kernel[0], 1 if size > 1 and attrs.dilation[1] == 1 else self.kernel[1])
+        reach = (attrs.dilation[0] * line, attrs.dilation[1] * pixel)
+        return name, Window((images, rows, columns), steps, taps, reach)
+
+    def _framed(self, shape: tuple[int, ...], fill: int | None) -> str:
+        """The buffer of the data as unsigned bytes in images of a larger shape."""
+        coded, dtype = self.sums.data, self.sums.data.value.dtype
+        name = self._required(coded.value)
+        if dtype is DType.UINT8 and shape == self._pixels:
+            return name
+        fill, framed = coded.offset if fill is None else fill, self.planner.own(math.prod(shape))
+        kernel = hvx.border_kernel(self._pixels, shape, self.attrs.padding[:2], dtype, fill)
+        self.planner.step(kernel, (name, framed))
+        return framed
+
+    def numbers(self, multiple: int) -> tuple[list[Array], Codes, Operand8 | None]:
+        """Bias, in which the zero point of the data is, and multipliers of channels, up to a
+        multiple of these; then how sums become codes, and what is added before."""
+        sums = self.sums
+        steps = sums.steps / self.unit.target.step
+        codes, multiplier, added = scaled_sums(self.unit, steps, sums.largest)
+        # Sums of unsigned codes may wrap around on their way: what they come to does not.
+        each = sums.weights.reshape(len(sums.weights), -1).sum(1)
+        bias = (sums.bias - each * sums.data.offset).astype(np.int32)
+        filled = [np.pad(one, (0, -len(one) % multiple)) for one in (bias, multiplier)]
+        return filled, codes, added
+
+    def step(self, function: Function, data: str, constants: Sequence[Array]) -> None:
+        """The step of a kernel, which reads data, constants and what is added."""
+        names, result = [self.planner.constant(one) for one in constants], self.unit.result
+        if self.unit.added is not None:
+            names.append(self._required(self.unit.added.value))
+        target = self.planner.make(result, self._storage(result))
+        self.planner.step(function, (data, *names, target))
+
+
+def _multiply(layer: _Layer, weights: Array) -> None:
+    """The step of a product, whose weights are OHWI."""
+    outputs, _, _, inputs = weights.shape
+    filled = np.pad(weights, ((0, -outputs % WORDS), (0, 0), (0, 0), (0, -inputs % _WORD)))
+    words = filled.astype(np.int8).reshape(len(filled), -1, _WORD)
+    blocks = [words[start : start + VECTOR] for start in range(0, len(words), VECTOR)]
+    packed = np.concatenate([block.transpose(1, 0, 2).ravel() for block in blocks])
+    numbers, codes, added = layer.numbers(WORDS)
+    data, window = layer.windows(filled.shape[-1], _WORD)
+    run = words.shape[1] // math.prod(window.taps)
+    kernel = hvx.product_kernel(window, run, outputs, codes, added)
+    layer.step(kernel, data, (packed, *numbers))
+
+
+def _slide(layer: _Layer, is_max: bool = False) -> None:
+    """The step of windows of single channels: of their weighted sums, or of the largest codes."""
+    weights, channels = layer.sums.weights, len(layer.sums.weights)
+    numbers, codes, added = layer.numbers(VECTOR)
+    data, window = layer.windows(channels, fill=0 if is_max else None)
+    by_tap = weights.reshape(channels, -1).T.astype(np.int8)
+    is_weighted = bool((by_tap != 1).any())
+    made = hvx.window_kernel(window, channels, codes, is_weighted, is_max, added)
+    layer.step(made, data, (by_tap, *numbers) if is_weighted else numbers)

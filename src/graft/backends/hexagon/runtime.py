@@ -8,7 +8,6 @@ call takes is the count at the clock named here.
 
 from __future__ import annotations
 
-import io
 import shutil
 import struct
 import subprocess
@@ -22,7 +21,9 @@ from threading import Lock
 import numpy as np
 
 from graft.base.dtypes import Array
+from graft.runtime.array_file import unpack_arrays
 from graft.runtime.loaders import installed_version, lacking, versioned
+from graft.runtime.tools import run_tool
 
 CLOCK = 1e9  # cycles a second; a packet of instructions takes at least one
 _EMULATORS = ("qemu-hexagon-static", "qemu-hexagon")
@@ -39,8 +40,7 @@ def emulator_version() -> str:
     """What QEMU calls its version."""
     if not emulator():
         return "(not installed)"
-    done = subprocess.run([emulator(), "--version"], capture_output=True, text=True)
-    return done.stdout.split()[2] if done.returncode == 0 else "of unknown version"
+    return run_tool([emulator(), "--version"], "QEMU does not say its version").split()[2]
 
 
 def version() -> str:
@@ -57,20 +57,6 @@ def missing() -> str:
     return ""
 
 
-def pack(program: bytes, constants: bytes, places: Sequence[Sequence[int]], steps: int) -> bytes:
-    """What a region is, as arrays of an `.npz` file: `places` of inputs and outputs in memory."""
-    file = io.BytesIO()
-    np.savez(
-        file,
-        program=np.frombuffer(program, np.uint8),
-        constants=np.frombuffer(constants, np.uint8),
-        inputs=np.array(places[0], np.int64),
-        outputs=np.array(places[1], np.int64),
-        steps=np.int64(steps),
-    )
-    return file.getvalue()
-
-
 class Region:
     """A region in a process of its own. `packets` are those of the last call, by step."""
 
@@ -78,10 +64,10 @@ class Region:
     launch_seconds = 0.0
 
     def __init__(self, blob: bytes) -> None:
-        with np.load(io.BytesIO(blob)) as parts:
-            self._program, self._constants = (parts[n].tobytes() for n in ("program", "constants"))
-            self._inputs, self._outputs = parts["inputs"].tolist(), parts["outputs"].tolist()
-            self._steps = int(parts["steps"])
+        parts = unpack_arrays(blob)
+        self._program, self._constants = (parts[n].tobytes() for n in ("program", "constants"))
+        self._inputs, self._outputs = parts["inputs"].tolist(), parts["outputs"].tolist()
+        self._steps = int(parts["steps"])
         self.packets: tuple[int, ...] = ()
         self._lock = Lock()
         self._start()
@@ -96,7 +82,7 @@ class Region:
             try:
                 for offset, array in zip(self._inputs, inputs, strict=True):
                     self._command(_WRITE, offset, array.nbytes, array.tobytes())
-                self._run()
+                self.run()
                 for offset, array in zip(self._outputs, outputs, strict=True):
                     self._command(_READ, offset, array.nbytes)
                     data = np.frombuffer(self._receive(array.nbytes), array.dtype)
@@ -107,13 +93,8 @@ class Region:
                 self._start()  # the next call finds a process again
                 raise RuntimeError(f"QEMU ended with status {status} within a region") from error
 
-    def count(self) -> int:
-        """The packets of a call, on inputs that are zero."""
-        with self._lock:
-            self._run()
-        return sum(self.packets)
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run the steps on what is in memory: inputs that are zero, before the first call."""
         self._command(_RUN)
         self.packets = struct.unpack(f"<{self._steps}I", self._receive(4 * self._steps))
 

@@ -7,50 +7,24 @@ the codes of a result. What has no form here is computed in floats, as the graph
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from graft.backends.hexagon.hvx import Codes, Operand8, join_kernel, pointwise_kernel
+from graft.backends.hexagon.plan import LOWER, OTHERS, Planner
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
-from graft.base.registry import Registry
 from graft.byoc.formats.integer_units import FREE, Coded, Unit, extents, looked_up
-from graft.byoc.formats.storage import CHANNELS_LAST, Storage
 from graft.byoc.formats.tensors import Tensors
 from graft.ir.graph import Value
 from graft.ir.types import TensorType
 from graft.loop.build import Term, cast
-from graft.ops.expression import Unexpressed, by_index, express_op, read, table
+from graft.loop.ir import Function
+from graft.ops.expression import by_index, read, table
 
-if TYPE_CHECKING:
-    from graft.backends.hexagon.plan import Planner
-
-_MOVES = ("reshape", "squeeze", "expand_dims", "transpose", "strided_slice", "concatenate")
 _ADDED_BITS = 22  # by which a difference of codes is shifted left before it is scaled
 _MOST_BITS = 30  # behind the point of what is rounded
-
-Lower = Callable[["Planner", Unit], None]
-LOWER: Registry[Lower] = Registry("lowering to HVX")
-
-
-def lower_unit(planner: Planner, unit: Unit) -> bool:
-    """Plan the steps of a unit in integers; False where it has no such form."""
-    name = unit.operator.op.name
-    lower = LOWER.get(name) if name in LOWER else _look_up
-    try:
-        lower(planner, unit)
-    except UnsupportedError:
-        return False
-    return True
-
-
-def storage_of(value: Value) -> Storage:
-    """How a value lies in memory: images with the channels last, others as they are."""
-    shape = extents(value)
-    order = CHANNELS_LAST if len(shape) == 4 else tuple(range(len(shape)))
-    return Storage(value.dtype, shape, order)
 
 
 def codes_of(unit: Unit, right: int, left: int = 0) -> Codes:
@@ -74,7 +48,7 @@ def scaled_sums(unit: Unit, factor: Array, largest: int) -> tuple[Codes, Array, 
     return codes, multiplier.astype(np.int32), added
 
 
-def _fraction_bits(factors: list[float]) -> int:
+def _fraction_bits(factors: Sequence[float]) -> int:
     """Bits behind the point with which differences of codes, times factors, are in range."""
     return min(_ADDED_BITS - 1 - math.frexp(max(factors))[1], _MOST_BITS)
 
@@ -85,51 +59,58 @@ def _operand(data: Coded, factor: float, right: int) -> Operand8:
     return Operand8(data.value.dtype, int(data.zero.reshape(())), multiplier, _ADDED_BITS)
 
 
-@LOWER.entry("add", "subtract", "multiply", "qnn.dequantize")
-def _pointwise(planner: Planner, unit: Unit) -> None:
+@LOWER.entry("add", "subtract")
+def _sum(planner: Planner, unit: Unit) -> None:
+    """Of two tensors of one shape."""
+    left, right = (one.step / unit.target.step for one in unit.operands)
+    codes = codes_of(unit, _fraction_bits((left, right)))
+    factors = (left, -right if unit.operator.op.name == "subtract" else right)
+    pairs = zip(unit.operands, factors, strict=True)
+    operands = [_operand(one, factor, codes.right) for one, factor in pairs]
+    kernel = pointwise_kernel(operands, math.prod(extents(unit.result)), codes)
+    _combine(planner, kernel, unit.operands, unit.result)
+
+
+@LOWER.entry("multiply", "qnn.dequantize")
+def _product(planner: Planner, unit: Unit) -> None:
     """Of tensors of one shape; an activation alone is an operator on one."""
-    if any(extents(one.value) != extents(unit.result) for one in unit.operands):
+    _multiply(planner, unit, unit.operands, unit.result)
+
+
+def _multiply(planner: Planner, unit: Unit, data: Sequence[Coded], result: Value) -> None:
+    """The product of tensors, or one of them alone, as codes of the unit's result."""
+    factor = np.array([math.prod(one.step for one in data) / unit.target.step])
+    codes, multipliers, _ = scaled_sums(unit, factor, 255 ** len(data))
+    operands = [Operand8(one.value.dtype, int(one.zero.reshape(()))) for one in data]
+    count = math.prod(extents(result))
+    kernel = pointwise_kernel(operands, count, codes, int(multipliers[0]))
+    _combine(planner, kernel, data, result)
+
+
+def _combine(planner: Planner, kernel: Function, data: Sequence[Coded], result: Value) -> None:
+    """The step of a kernel that makes a result of tensors, element by element."""
+    if any(extents(one.value) != extents(result) for one in data):
         raise UnsupportedError("operands are broadcast")
-    _combine(planner, unit, unit.operator.op.name, unit.operands, unit.result)
+    planner.step_on(kernel, [one.value for one in data], result)
 
 
-def _combine(planner: Planner, unit: Unit, name: str, data: list[Coded], result: Value) -> None:
-    """A sum or product of tensors, or one of them alone, as codes of the unit's result."""
-    factors, multiplier = [one.step / unit.target.step for one in data], 0
-    if name in ("add", "subtract"):
-        codes = codes_of(unit, _fraction_bits(factors))
-        signed = (factors[0], -factors[1] if name == "subtract" else factors[1])
-        pairs = zip(data, signed, strict=True)
-        operands = [_operand(one, factor, codes.right) for one, factor in pairs]
-    else:
-        factor = np.array([math.prod(one.step for one in data) / unit.target.step])
-        codes, multipliers, _ = scaled_sums(unit, factor, 255 ** len(data))
-        operands = [Operand8(one.value.dtype, int(one.zero.reshape(()))) for one in data]
-        multiplier = int(multipliers[0])
-    storage = storage_of(result)
-    kernel = pointwise_kernel(tuple(operands), math.prod(storage.shape), codes, multiplier)
-    names = [planner.require(one.value, storage_of(one.value)) for one in data]
-    planner.step(kernel, (*names, planner.make(result, storage)))
-
-
-@LOWER.entry(*_MOVES)
+@LOWER.entry("reshape", "squeeze", "expand_dims", "transpose", "strided_slice", "concatenate")
 def _move(planner: Planner, unit: Unit) -> None:
     """Movement of codes; those of another meaning than the result's are requantised before."""
-    core, dtype, storage = unit.operator, unit.result.dtype, storage_of(unit.result)
-    if unit.bounds != FREE or len(core.outputs) > 1:
+    node, storage = unit.operator, planner.storage_for(unit.result)
+    if unit.bounds != FREE or len(node.outputs) > 1:
         raise UnsupportedError("codes are moved and nothing else")
     moved = [_requantized(planner, unit, source) for source in unit.operands]
-    if core.op.name == "concatenate" and core.attrs.axis % len(storage.shape) == storage.order[-1]:
-        widths = tuple(extents(one)[core.attrs.axis] for one in moved)
-        names = [planner.require(one, storage_of(one)) for one in moved]
-        kernel = join_kernel(dtype, math.prod(storage.shape) // sum(widths), widths)
-        planner.step(kernel, (*names, planner.make(unit.result, storage)))
+    if node.op.name == "concatenate" and node.attrs.axis % len(storage.shape) == storage.order[-1]:
+        widths = tuple(extents(one)[node.attrs.axis] for one in moved)
+        kernel = join_kernel(storage.dtype, math.prod(storage.shape) // sum(widths), widths)
+        planner.step_on(kernel, moved, unit.result)
         return
-    tensors, types = Tensors(planner), [TensorType(dtype, storage.shape)]
-    results = express_op(core.op, core.attrs, [tensors.get(one) for one in moved], types, "moved")
-    if isinstance(results, Unexpressed):
-        raise UnsupportedError(results.reason)
-    planner.write(tensors, results[0], unit.result)
+    tensors = Tensors(planner)
+    for value, codes in zip(node.args, moved, strict=True):
+        tensors.set(value, tensors.get(codes))
+    tensors.add(node, "moved")
+    planner.write(tensors, tensors.get(node.output), unit.result, "move")
 
 
 def _requantized(planner: Planner, unit: Unit, source: Coded) -> Value:
@@ -138,10 +119,11 @@ def _requantized(planner: Planner, unit: Unit, source: Coded) -> Value:
         return source.value
     kind = TensorType(unit.result.dtype, extents(source.value))
     result = Value(f"{source.value.name}_moved", kind)
-    _combine(planner, unit, "multiply", [source], result)
+    _multiply(planner, unit, [source], result)
     return result
 
 
+@LOWER.entry(OTHERS)
 def _look_up(planner: Planner, unit: Unit) -> None:
     """Functions of single elements of one tensor, by a table of all that a byte can stand for."""
     source, found = looked_up(unit)
@@ -152,4 +134,4 @@ def _look_up(planner: Planner, unit: Unit) -> None:
         return read(entries, [cast(DType.INT64, read(data, indices)) - lowest])
 
     result = by_index("looked_up", extents(source.value), element)
-    planner.write(tensors, result, unit.result)
+    planner.write(tensors, result, unit.result, "look up")

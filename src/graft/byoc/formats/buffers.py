@@ -17,8 +17,9 @@ import numpy as np
 from graft.base.dtypes import Array
 from graft.byoc.formats.integer_units import extents
 from graft.byoc.formats.storage import Storage
-from graft.byoc.formats.tensors import Tensors
-from graft.ir.graph import Graph, Value
+from graft.byoc.formats.tensors import Tensors, strided
+from graft.ir.graph import Graph, Node, Value
+from graft.ir.op import Kind
 from graft.loop.ir import Const, Var
 from graft.loop.tensor import Tensor
 from graft.program.plan_memory import Lifetime, plan_arena
@@ -42,6 +43,10 @@ class Buffers(ABC):
     ) -> None:
         """Plan the kernel that computes a result; `buffers` are the inputs' and the result's."""
 
+    @abstractmethod
+    def storage_for(self, value: Value) -> Storage:
+        """How a value that a kernel makes is best stored."""
+
     def constant(self, array: Array) -> str:
         """The buffer of an array that is known; equal ones share it."""
         packed = np.ascontiguousarray(array)
@@ -59,7 +64,7 @@ class Buffers(ABC):
     def located(self, value: Value) -> tuple[str, Storage]:
         """The buffer and the storage of a value."""
         if value not in self.places:
-            storage = Storage.row_major(value.dtype, extents(value))
+            storage = row_major(value)
             self.places[value] = self.constant(storage.pack(self.literals[value])), storage
         return self.places[value]
 
@@ -81,6 +86,38 @@ class Buffers(ABC):
             self._copies[value, storage] = copy
         return self._copies[value, storage]
 
+    def view(self, nodes: Sequence[Node], only_rows: bool = False) -> bool:
+        """Whether nodes leave all elements where they are; the last one's value is then there as
+        well. With `only_rows` these have to follow one another as in the value."""
+        value, is_single = nodes[-1].outputs[0], len(nodes[-1].outputs) == 1
+        is_movement = all(node.op.kind is Kind.INJECTIVE for node in nodes)
+        source = strided(self, nodes, value) if is_single and is_movement else None
+        order = source.order(extents(value)) if source else None
+        if source is None or order is None or nodes[0].args[0].dtype is not value.dtype:
+            return False
+        storage = Storage(source.dtype, extents(value), order)
+        if storage.is_row_major:
+            storage = Storage.row_major(source.dtype, extents(value))
+        elif only_rows:
+            return False
+        self.places[value] = source.buffer, storage
+        return True
+
+    def express(self, nodes: Sequence[Node], values: Sequence[Value] = ()) -> None:
+        """Plan a kernel for each result of the last node that is read, or for some `values`; it
+        computes what it reads on its way."""
+        tensors, label = Tensors(self), "+".join(node.op.name for node in nodes)
+        for position, node in enumerate(nodes):
+            tensors.add(node, f"t{position}")
+        for value in values or nodes[-1].outputs:
+            if value in self.graph.users or value in self.graph.outputs:
+                self.write(tensors, tensors.get(value), value, label)
+
+    def write(self, tensors: Tensors, result: Tensor, value: Value, label: str) -> None:
+        """Plan the kernel that makes a value, by its tensor expression."""
+        storage = self.storage_for(value)
+        self.compute(tensors, result, storage, self.make(value, storage), label)
+
     def compute(
         self, tensors: Tensors, value: Tensor, storage: Storage, target: str, label: str = "copy"
     ) -> None:
@@ -94,6 +131,11 @@ class Buffers(ABC):
         inputs = tensors.complete(result)
         buffers = (*(tensors.buffers[one.name] for one in inputs), target)
         self.run_kernel(inputs, result, buffers, label)
+
+
+def row_major(value: Value) -> Storage:
+    """A value as it is."""
+    return Storage.row_major(value.dtype, extents(value))
 
 
 def plan_offsets(

@@ -19,6 +19,7 @@ from graft.base.errors import UnsupportedError
 from graft.byoc.formats.quantized import ACTIVATIONS
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Graph, Node, Value
+from graft.ops.window import padding_behind
 
 BYTES = (DType.INT8, DType.UINT8)
 SIGN = 128  # between signed bytes and unsigned ones
@@ -262,6 +263,14 @@ def window_sums(unit: Unit, window: Sequence[int]) -> LayerSums:
     steps = np.full(channels, data.step / math.prod(window))
     ones, none = np.ones((channels, 1, *window), np.int64), np.zeros(channels, np.int64)
     return LayerSums(data, ones, steps, none)
+
+
+def counts_alike(pool: Node) -> bool:
+    """Whether all means of a pool over images are of as many elements: there is no padding, or it
+    counts."""
+    attrs, size, counts = pool.attrs, extents(pool.args[0])[2:], extents(pool.output)[2:]
+    pads = (*attrs.padding[:2], *padding_behind(attrs, size, attrs.pool_size, counts))
+    return max(pads) <= 0 or (attrs.count_include_pad and not attrs.ceil_mode)
 
 
 def _image(mean: Node) -> tuple[int, ...]:

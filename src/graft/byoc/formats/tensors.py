@@ -103,11 +103,6 @@ class Strided:
             expected *= shape[axis]
         return None if self.offset else tuple(order)
 
-    def is_row_major(self, shape: Sequence[int]) -> bool:
-        """Whether nothing is in front, between or out of order."""
-        large = [axis for axis in self.order(shape) or () if shape[axis] > 1]
-        return self.order(shape) is not None and large == sorted(large)
-
 
 def strided(planner: Located, nodes: Sequence[Node], value: Value) -> Strided | None:
     """What movement makes of a buffer, if that is no more than other strides."""
