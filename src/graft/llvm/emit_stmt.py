@@ -9,7 +9,8 @@ own in the loop before: of extent n, thread t of T runs [n t // T, n (t + 1) // 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from graft.base.errors import InternalError, UnsupportedError
 from graft.base.names import identifier
@@ -21,13 +22,14 @@ from graft.llvm.emit_expr import expression, scalar
 from graft.llvm.text import Value, constant
 from graft.llvm.types import WIDENED, byte_size, memory_type, register_type
 from graft.loop import ir
-from graft.loop.traverse import walk_stmt
+from graft.loop.traverse import has_chain, loads_in, walk_stmt
 
 ONE = constant(1, "i64")
 THREAD = Value("i64", 1, "%thread")
 THREADS = Value("i64", 1, "%threads")
 SHARED = Value("ptr", 1, "%shared")
 BLOCK_BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
+_CHAINS = 4  # that are interleaved: with two units and 4 cycles each, the next ones fit between
 _TWO_ITERATIONS = 4  # registers beside the sums: of each, a vector of weights and an element
 
 
@@ -42,8 +44,7 @@ def statement(context: Context, stmt: ir.Stmt) -> None:
         stmt = stmt.body
     match stmt:
         case ir.Block():
-            for inner in stmt.statements:
-                statement(context, inner)
+            _block(context, stmt.statements)
         case ir.For():
             _for(context, stmt)
         case ir.If():
@@ -58,6 +59,40 @@ def statement(context: Context, stmt: ir.Stmt) -> None:
             _prefetch(context, stmt)
         case ir.Barrier():
             barrier(context.builder, THREADS, SHARED)
+
+
+def _block(context: Context, statements: Sequence[ir.Stmt]) -> None:
+    """Statements in order, but for neighbouring stores that take long chains of instructions.
+
+    Cores look at some hundred instructions ahead, which are few such chains one behind the other,
+    and constants would be loaded for each; they are written an instruction of each in turn."""
+    position, interleaves = 0, not context.builder.target.is_gpu
+    while position < len(statements):
+        group = _chains(statements[position : position + _CHAINS]) if interleaves else ()
+        if len(group) > 1:
+            context.builder.interleave([partial(statement, context, one) for one in group])
+        else:
+            statement(context, statements[position])
+        position += max(1, len(group))
+
+
+def _chains(statements: Sequence[ir.Stmt]) -> Sequence[ir.Stmt]:
+    """The first ones of the statements that take long chains, none of which needs another's."""
+    written: set[str] = set()
+    read: set[str] = set()
+    for count, one in enumerate(statements):
+        values, last = [], one
+        while isinstance(last, ir.Let):
+            values.append(last.value)
+            last = last.body
+        if not isinstance(last, ir.Store) or last.condition is not None:
+            return statements[:count]
+        values += [last.value, *last.indices]
+        read |= {load.buffer.name for load in loads_in(*values)}
+        written.add(last.buffer.name)
+        if not has_chain(*values) or written & read:
+            return statements[:count]
+    return statements
 
 
 def _for(context: Context, loop: ir.For) -> None:

@@ -41,6 +41,7 @@ LOG2 = {
 INTEGER = {"float": "i32", "double": "i64"}
 FRACTION_BITS = {"float": 23, "double": 52}
 _EXPONENT_BIAS = {"float": 127, "double": 1023}
+_RAISED = 64  # by which exponents of subnormal numbers are in the range of normal ones
 _EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}
 
 
@@ -64,20 +65,19 @@ def decay(x: Number) -> Number:
     smallest, _ = _EXP_RANGE[x.value.element]
     opposite = x.like(-0.0) - x
     bounded = x.like(smallest).where(opposite.test("olt", smallest), opposite)
-    return _times_power(*_reduced(bounded, None))
+    fraction, shifted = _reduced(bounded, None)
+    scaled = _scale_instruction(fraction, shifted)
+    if scaled is not None:
+        return scaled
+    # No n is positive, so that 2^(n + _RAISED) is a normal number; only the last product rounds.
+    return _times_normal_power(fraction, shifted, _RAISED) * 2.0**-_RAISED
 
 
 def moderate_exponential(x: Number) -> Number:
     """exp(x) for an x whose exponential is neither subnormal nor infinite; NaN stays NaN."""
-    element = x.value.element
     fraction, shifted = _reduced(x, None)
     scaled = _scale_instruction(fraction, shifted)
-    if scaled is not None:
-        return scaled
-    bits, bias = FRACTION_BITS[element], _EXPONENT_BIAS[element]
-    # what is above n in these bits is shifted out
-    power = (shifted.to("bitcast", INTEGER[element]) << bits) + (bias << bits)
-    return fraction * power.to("bitcast", element)
+    return _times_normal_power(fraction, shifted, 0) if scaled is None else scaled
 
 
 def _reduced(x: Number, low: Number | None) -> tuple[Number, Number]:
@@ -100,6 +100,15 @@ def _reduced(x: Number, low: Number | None) -> tuple[Number, Number]:
 
 def _large(x: Number) -> Number:
     return x.like(1.5 * 2.0 ** FRACTION_BITS[x.value.element])
+
+
+def _times_normal_power(fraction: Number, shifted: Number, more: int) -> Number:
+    """The fraction times 2^(n + more), which is a normal number."""
+    element = fraction.value.element
+    bits, bias = FRACTION_BITS[element], _EXPONENT_BIAS[element]
+    # what is above n in these bits is shifted out
+    power = (shifted.to("bitcast", INTEGER[element]) << bits) + (bias + more << bits)
+    return fraction * power.to("bitcast", element)
 
 
 def _times_power(fraction: Number, shifted: Number) -> Number:

@@ -18,6 +18,7 @@ from math import inf, nan, sqrt
 from graft.llvm.angles import arctangent, cosine, sine
 from graft.llvm.exponential import (
     FRACTION_BITS,
+    INTEGER,
     LOG2,
     decay,
     exponential,
@@ -195,7 +196,9 @@ def hyperbolic_tangent(x: Number) -> Number:
 def sigmoid(x: Number) -> Number:
     """1 / (1 + exp(-x)); for negative x exp(x) / (1 + exp(x)), which may be subnormal."""
     e = decay(x.apply("fabs"))
-    return x.like(1.0).where(x.test("oge", 0.0), e) / (e + 1.0)
+    # by the sign alone, which AVX selects by: exp(-0) and exp(0) are one, and NaN stays NaN
+    is_negative = x.to("bitcast", INTEGER[x.value.element]).test("slt", 0)
+    return e.where(is_negative, 1.0) / (e + 1.0)
 
 
 def error_function(x: Number) -> Number:
@@ -261,6 +264,8 @@ KERNELS = {
 
 def math_call(builder: Builder, name: str, arguments: Sequence[Value]) -> Value:
     """A call of the function, which is written into the module if it is not there yet."""
+    if builder.is_interleaving:
+        return KERNELS[name].formula(*(Number(builder, value) for value in arguments)).value
     first = arguments[0]
     symbol = f"graft.{name}.{type_suffix(first)}"
     module = builder.module

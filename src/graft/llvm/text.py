@@ -6,8 +6,9 @@ is several times faster than building instruction objects first, and LLVM checks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from graft.llvm.types import literal, vector_type
 from graft.target.target import Target
@@ -108,6 +109,7 @@ class Builder:
         self._counter = 0
         self._lines: list[str] = []
         self._allocations: list[str] = []
+        self.is_interleaving = False  # functions are then written where they are called
 
     def fresh(self, hint: str = "") -> str:
         """A name that is not taken."""
@@ -207,6 +209,23 @@ class Builder:
         if vector.lanes == 1:
             return vector
         return self.make(vector.element, 1, f"extractelement {vector.typed}, i64 {lane}")
+
+    def interleave(self, parts: Sequence[Callable[[], None]]) -> None:
+        """Write parts that do not depend on one another an instruction of each in turn.
+
+        Parts of several blocks follow one another instead."""
+        before, columns = self._lines, []
+        self.is_interleaving = True
+        for part in parts:
+            self._lines = []
+            part()
+            columns.append(self._lines)
+        self.is_interleaving = False
+        if any(line.endswith(":") for lines in columns for line in lines):
+            self._lines = [*before, *(line for lines in columns for line in lines)]
+            return
+        turns = zip_longest(*columns)
+        self._lines = [*before, *(line for turn in turns for line in turn if line is not None)]
 
     def body(self) -> str:
         """All that was written, with the stack memory first."""

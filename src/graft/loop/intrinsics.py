@@ -27,6 +27,7 @@ class Intrinsic:
     across: bool = False  # whether lanes of the result are made of several of an argument
     integers: bool = False  # takes integers too
     operations: int = 1  # what it counts as beside an addition
+    is_chain: bool = False  # takes a long chain of instructions that depend on one another
 
     def result(self, dtype: DType) -> DType:
         """The dtype of the result for arguments of `dtype`."""
@@ -122,18 +123,18 @@ def _nearest_byte(dtype: DType) -> Callable[..., Any]:
 
 
 INTRINSICS: dict[str, Intrinsic] = {
-    "exp": Intrinsic(1, np.exp),
-    "log": Intrinsic(1, np.log),
+    "exp": Intrinsic(1, np.exp, is_chain=True),
+    "log": Intrinsic(1, np.log, is_chain=True),
     "sqrt": Intrinsic(1, np.sqrt),
     "rsqrt": Intrinsic(1, lambda x: x.dtype.type(1) / np.sqrt(x)),
-    "erf": Intrinsic(1, _erf),
-    "gelu": Intrinsic(1, _gelu, operations=8),
-    "tanh": Intrinsic(1, np.tanh),
-    "sigmoid": Intrinsic(1, _sigmoid),
-    "sin": Intrinsic(1, np.sin),
-    "cos": Intrinsic(1, np.cos),
-    "atan": Intrinsic(1, np.arctan),
-    "pow": Intrinsic(2, np.power, integers=True),  # exponents of integers are not negative
+    "erf": Intrinsic(1, _erf, is_chain=True),
+    "gelu": Intrinsic(1, _gelu, operations=8, is_chain=True),
+    "tanh": Intrinsic(1, np.tanh, is_chain=True),
+    "sigmoid": Intrinsic(1, _sigmoid, is_chain=True),
+    "sin": Intrinsic(1, np.sin, is_chain=True),
+    "cos": Intrinsic(1, np.cos, is_chain=True),
+    "atan": Intrinsic(1, np.arctan, is_chain=True),
+    "pow": Intrinsic(2, np.power, integers=True, is_chain=True),  # exponents of integers are not negative
     "fma": Intrinsic(3, _fma),
     "floor": Intrinsic(1, np.floor),
     "ceil": Intrinsic(1, np.ceil),

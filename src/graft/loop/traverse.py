@@ -12,6 +12,7 @@ from dataclasses import replace
 from operator import is_
 from typing import cast
 
+from graft.loop.intrinsics import INTRINSICS
 from graft.loop.ir import (
     Allocate,
     AtomicAdd,
@@ -155,6 +156,12 @@ def loads_in(*roots: Expr) -> list[Load]:
 def reads_memory(expr: Expr) -> bool:
     """Whether there is a load in the expression."""
     return any(isinstance(node, Load) for node in walk_expr(expr))
+
+
+def has_chain(*roots: Expr) -> bool:
+    """Whether an expression calls a function that takes a long chain of dependent instructions."""
+    calls = (node.name for node in walk_expr(*roots) if isinstance(node, Call))
+    return any(INTRINSICS[name].is_chain for name in calls if name in INTRINSICS)
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

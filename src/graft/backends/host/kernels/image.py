@@ -6,7 +6,7 @@ the result, operands at a coordinate and stores of finished vectors leave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -48,7 +48,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
-from graft.loop.traverse import map_expr, map_stmt, walk_all
+from graft.loop.traverse import has_chain, map_expr, map_stmt, walk_all
 from graft.ops.integer import BYTES
 from graft.ops.mixed import HALVES
 from graft.ops.pointwise import SCALAR_DTYPES
@@ -282,6 +282,15 @@ class Evaluator:
         for var, expr in reversed(bindings):
             body = Let(var, expr, body)
         return body
+
+
+def takes_chains(nodes: Iterable[Node]) -> bool:
+    """Whether elements of pointwise nodes take long chains of dependent instructions."""
+
+    def read(value: Value, _axis: int | None) -> Expr:
+        return Var("operand", value.dtype)
+
+    return any(has_chain(computed((node,), {}, read)[node.output]) for node in nodes)
 
 
 class ImageWriter:

@@ -21,7 +21,7 @@ from itertools import product
 
 import numpy as np
 
-from graft.backends.host.coordinates import BlockedCoordinate, modulo, over, plus, times
+from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, over, plus, times
 from graft.backends.host.group import Group, Winograd
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
@@ -29,6 +29,7 @@ from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.conv_plan import INTEGER
 from graft.backends.host.kernels.image import (
     ImageWriter,
+    takes_chains,
     unfit_epilogue,
     vector_lanes,
 )
@@ -71,12 +72,14 @@ from graft.loop.ir import (
     Var,
 )
 from graft.rewrite.rule import Refusal
+from graft.target.machine import LINE_BYTES
 from graft.target.register_tile import most_pixels
 from graft.target.target import Target
 
 # Floats between transformed tiles in memory: a power of two apart, they would all want the same
 # few places of the first cache.
 PITCH = 16
+_FLOAT = 4  # bytes
 
 
 @kernel_template(
@@ -136,9 +139,17 @@ class Steps:
         whole = times(over(tile, self.dilation), self.out * self.dilation)
         return plus(whole, modulo(tile, self.dilation))
 
-    def pixel(self, start: Expr, number: int) -> Expr:
+    def pixel(self, start: Expr, number: Expr) -> Expr:
         """A pixel of the tile of results that begins there."""
-        return plus(start, number * self.dilation)
+        return plus(start, times(number, self.dilation))
+
+    def inside(self, start: Expr, extent: Expr) -> Expr:
+        """How many pixels of the tile that begins there are within the image."""
+        span = self.out * self.dilation
+        if isinstance(extent, Const) and int(extent.value) % span == 0:
+            return Const(self.out)
+        left = over(plus(minus(extent, start), self.dilation - 1), self.dilation)
+        return Binary(BinaryKind.MINIMUM, Const(self.out), left)
 
     def read(self, start: Expr, number: int, offset: int) -> Expr:
         """A pixel of that tile's data."""
@@ -149,7 +160,7 @@ class Steps:
         span = self.out * self.dilation
         if number == 0 or (isinstance(extent, Const) and int(extent.value) % span == 0):
             return body
-        return If(Compare(CompareKind.LESS, self.pixel(start, number), extent), body)
+        return If(Compare(CompareKind.LESS, self.pixel(start, Const(number)), extent), body)
 
 
 class _Writer(ImageWriter):
@@ -201,6 +212,8 @@ class _Writer(ImageWriter):
             "products", self.dtype, (*extents, Const(self.schedule.slab)), Scope.HEAP
         )
         self.held = Buffer("held", DType.INT64, (Const(1),), Scope.HEAP)
+        after = self.group.leading_to(self.group.nodes[-1].output, {self.summed})
+        self.finishes_apart = takes_chains(after)
         self.first, self.image, self.part = Var("first"), Var("image"), Var("part")
         self.depth = Var("depth")
         self.depth_blocks = self.channels // (self.schedule.depth_block or self.channels)
@@ -376,7 +389,10 @@ class _Writer(ImageWriter):
         top, left, _, _ = self.result.halo
         pixels = product(range(self.matrices.down.out), range(self.matrices.across.out))
         places = (
-            (plus(self.vertical.pixel(row, i), top), plus(self.horizontal.pixel(column, j), left))
+            (
+                plus(self.vertical.pixel(row, Const(i)), top),
+                plus(self.horizontal.pixel(column, Const(j)), left),
+            )
             for i, j in pixels
         )
         return Block(
@@ -392,18 +408,66 @@ class _Writer(ImageWriter):
             return Load(self.sums, (Const(i * across.side + j), tile, ramp))
 
         def store(i: int, values: Sequence[Expr]) -> Stmt:
-            line: list[Stmt] = []
-            for j, value in enumerate(values):
-                place = self.vertical.pixel(row, i), self.horizontal.pixel(column, j)
-                coordinate = BlockedCoordinate(
-                    batch, self.block, *place, first, lanes, self.result.block
-                )
-                one = self.store(coordinate, {self.summed: self.finished(value, first)})
-                line.append(self.horizontal.guarded(one, column, j, self.width))
-            return self.vertical.guarded(Block(tuple(line)), row, i, self.height)
+            if self.finishes_apart:
+                points = (Const(i * across.out + j) for j in range(across.out))
+                pairs = zip(points, values, strict=True)
+                return Block(tuple(Store(self.sums, (at, tile, ramp), one) for at, one in pairs))
+            pixels = self.pixels_of_line(values, (batch, row, column), Const(i), first)
+            pixels = [
+                self.horizontal.guarded(one, column, j, self.width) for j, one in enumerate(pixels)
+            ]
+            return self.vertical.guarded(Block(tuple(pixels)), row, i, self.height)
 
         matrices = down.result, across.result
-        return GridTransform(f"out{first}", lanes, *matrices, self.dtype).body(product, store)
+        transform = GridTransform(f"out{first}", lanes, *matrices, self.dtype).body(product, store)
+        if not self.finishes_apart:
+            return transform
+        ask = self.ask_for_sums(plus(tile, 1), first)
+        return Block((*ask, transform, self.finish(tile, (batch, row, column), first)))
+
+    def finish(self, tile: Var, origin: tuple[Expr, Expr, Expr], first: int) -> Stmt:
+        """The epilogue of a tile's pixels, which lie where their sums were.
+
+        Where it takes long chains of instructions, they are of a row's pixels side by side: beside
+        the transform there would be no registers for that."""
+        line, width = Var(f"line_out{first}"), self.matrices.across.out
+        _, row, column = origin
+        ramp = Ramp(plus(times(self.part, self.result.block), first), 1, self.lanes)
+        points = [plus(times(line, width), j) for j in range(width)]
+        values = [Load(self.sums, (point, tile, ramp)) for point in points]
+
+        body: Stmt = Block(tuple(self.pixels_of_line(values, origin, line, first)))
+        inside = self.horizontal.inside(column, self.width)
+        if not isinstance(inside, Const):
+            pixels = self.pixels_of_line(values, origin, line, first)
+            some = (
+                self.horizontal.guarded(one, column, j, self.width) for j, one in enumerate(pixels)
+            )
+            is_whole = Compare(CompareKind.EQUAL, inside, Const(width))
+            body = If(is_whole, body, Block(tuple(some)))
+        return For(line, Const(0), self.vertical.inside(row, self.height), body)
+
+    def ask_for_sums(self, tile: Expr, first: int) -> list[Stmt]:
+        """Ask for the lines that a tile is transformed back from, while another is finished."""
+        if first * _FLOAT % LINE_BYTES:
+            return []  # asked for with the vector before
+        channel = plus(times(self.part, self.result.block), first)
+        points = map(Const, range(self.matrices.points))
+        return [Prefetch(self.sums, (point, tile, channel)) for point in points]
+
+    def pixels_of_line(
+        self, values: Sequence[Expr], origin: tuple[Expr, Expr, Expr], line: Expr, first: int
+    ) -> list[Stmt]:
+        """The pixels in a row of a tile, through the epilogue to memory."""
+        batch, row, column = origin
+        pixels: list[Stmt] = []
+        for j, value in enumerate(values):
+            place = self.vertical.pixel(row, line), self.horizontal.pixel(column, Const(j))
+            coordinate = BlockedCoordinate(
+                batch, self.block, *place, first, self.lanes, self.result.block
+            )
+            pixels.append(self.store(coordinate, {self.summed: self.finished(value, first)}))
+        return pixels
 
     def finished(self, value: Expr, first: int) -> Expr:
         """A vector of results as the epilogue takes it."""
