@@ -134,7 +134,8 @@ INTRINSICS: dict[str, Intrinsic] = {
     "sin": Intrinsic(1, np.sin, is_chain=True),
     "cos": Intrinsic(1, np.cos, is_chain=True),
     "atan": Intrinsic(1, np.arctan, is_chain=True),
-    "pow": Intrinsic(2, np.power, integers=True, is_chain=True),  # exponents of integers are not negative
+    # exponents of integers are not negative
+    "pow": Intrinsic(2, np.power, integers=True, is_chain=True),
     "fma": Intrinsic(3, _fma),
     "floor": Intrinsic(1, np.floor),
     "ceil": Intrinsic(1, np.ceil),

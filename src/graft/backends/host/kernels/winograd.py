@@ -76,9 +76,6 @@ from graft.target.machine import LINE_BYTES
 from graft.target.register_tile import most_pixels
 from graft.target.target import Target
 
-# Floats between transformed tiles in memory: a power of two apart, they would all want the same
-# few places of the first cache.
-PITCH = 16
 _FLOAT = 4  # bytes
 
 
@@ -115,6 +112,15 @@ def _unfit_bytes(group: Group, stores: Stores, anchor: Node) -> str | None:
     if data.block % PAIR:
         return f"blocks of {data.block} are no pairs"
     return no_pairs(group, anchor)
+
+
+def _pitch(elements: int) -> int:
+    """Floats that are left free behind the channels of each transformed tile.
+
+    Tiles an even number of lines apart would want the same few places of the first cache. Tiles as
+    close as that allows are read in short steps, which Intel's cores foresee."""
+    size = elements * _FLOAT
+    return 0 if size % (2 * LINE_BYTES) else LINE_BYTES // _FLOAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +207,13 @@ class _Writer(ImageWriter):
         self.summed = anchor.output  # what results are when sums are finished
         self.begin = self.starts(parameters, lacking) if self.dtype is DType.INT32 else None
         self.asks_before_stores = target.machine.asks_before_stores
+        self.asks_for_inputs = not target.machine.fills_beside_loads
         self.most = most_pixels(target.vector_registers, self.schedule.vectors)
         extents = Const(points), Const(self.schedule.chunk)
         words = vector_lanes(target, self.dtype, self.data.block // self.together)
         self.data_lanes = words * self.together
         elements = self.data.blocks * self.data.block // self.together
-        inputs = (*extents, Const(elements + PITCH))
+        inputs = (*extents, Const(elements + _pitch(elements)))
         self.inputs = Buffer("inputs", self.dtype, inputs, Scope.HEAP)
         self.sums = Buffer(
             "products", self.dtype, (*extents, Const(self.schedule.slab)), Scope.HEAP
@@ -301,9 +308,12 @@ class _Writer(ImageWriter):
         start = plus(times(block, self.data.block // together), first // together)
         channel = Ramp(start, 1, lanes // together)
 
+        def place(i: int, j: int) -> tuple[Expr, ...]:
+            pixel = self.vertical.read(row, i, top), self.horizontal.read(column, j, left)
+            return batch, block, *pixel
+
         def pixel(i: int, j: int) -> Expr:
-            place = self.vertical.read(row, i, top), self.horizontal.read(column, j, left)
-            found = Load(self.source, (batch, block, *place, ramp))
+            found = Load(self.source, (*place(i, j), ramp))
             return found if together == 1 else Cast(self.narrow, found)
 
         def store(i: int, values: Sequence[Expr]) -> Stmt:
@@ -317,7 +327,16 @@ class _Writer(ImageWriter):
             return Block(tuple(stores))
 
         matrices = down.data, across.data
-        return GridTransform(f"in{first}", lanes, *matrices, self.narrow).body(pixel, store)
+        transform = GridTransform(f"in{first}", lanes, *matrices, self.narrow).body(pixel, store)
+        if not self.asks_for_inputs or self.data.blocks == 1:
+            return transform
+        # Between two tiles of a block are those of the others: no prefetcher sees how it goes on.
+        columns = range(across.side, across.side + across.out * across.stride)
+        ask = [
+            Prefetch(self.source, (*place(i, j), Const(first)))
+            for i, j in product(range(down.side), columns)
+        ]
+        return Block((*ask, transform))
 
     def products(self, count: Expr) -> Stmt:
         """For one slab of the result, the matrix products over the channels."""
@@ -364,10 +383,30 @@ class _Writer(ImageWriter):
                 lambda p, v: Store(tile.accumulators, tile.at(p, v), Load(self.sums, place(p, v)))
             )
             begin = If(Compare(CompareKind.EQUAL, self.depth, Const(0)), begin, resume)
-        step = Block((*self.weights.ask_ahead(point, channel, use), step))
+        ahead = (
+            *self.ask_for_inputs(tile, point, first, channel),
+            *self.weights.ask_ahead(point, channel, use),
+        )
+        step = Block((*ahead, step))
         size = self.channels // self.depth_blocks
         reduction = For(channel, times(self.depth, size), Const(size), step)
         return Allocate(tile.accumulators, Block((begin, reduction, store)))
+
+    def ask_for_inputs(self, tile: Tile, point: Expr, first: Expr, channel: Expr) -> list[Stmt]:
+        """Ask for a channel's share of the tiles behind those of a product, which follow them in
+        memory. Where the first cache is not filled beside loads, its prefetchers see too little of
+        a tile to foresee the next one."""
+        if not self.asks_for_inputs or self.depth_blocks > 1:
+            return []
+        line, (_, _, pitch) = LINE_BYTES // _FLOAT, self.inputs.extents
+        share = times(pitch, tile.pixels)
+        assert isinstance(share, Const)
+        each = -(-int(share.value) // self.channels)
+        behind = point, plus(first, tile.pixels)
+        return [
+            Prefetch(self.inputs, (*behind, plus(times(channel, each), start)))
+            for start in range(0, each, line)
+        ]
 
     def back(self, count: Expr) -> Stmt:
         """The chunk's pixels of one block, through the epilogue to memory."""
