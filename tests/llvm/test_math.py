@@ -11,6 +11,7 @@ from tests.llvm.kernels import compiled, elementwise, run, runnable_targets
 
 from graft.base.dtypes import Array, DType
 from graft.llvm.math import KERNELS
+from graft.loop.intrinsics import INTRINSICS
 from graft.loop.ir import Call
 from graft.target.target import Target
 
@@ -191,3 +192,8 @@ def test_small_floats_are_computed_in_float32(dtype: DType) -> None:
     np.testing.assert_allclose(
         result.astype(np.float32), exact.astype(np.float32), rtol=2.0**-7, atol=1e-7
     )
+
+
+def test_chains_are_what_has_kernels_of_its_own() -> None:
+    """Loop IR says of just these functions that they take long chains of instructions."""
+    assert {name for name, one in INTRINSICS.items() if one.is_chain} == set(KERNELS)

@@ -27,6 +27,7 @@ from graft.loop.ir import (
     Block,
     Broadcast,
     Buffer,
+    Call,
     Cast,
     Compare,
     CompareKind,
@@ -399,3 +400,40 @@ def test_loops_over_sums_in_registers_stay_rolled() -> None:
         assert ("llvm.loop.unroll.disable" in text) is is_kept
     assembly = assembly_of(micro_kernel(named_target("znver3")), named_target("znver3"))
     assert not re.search(r"%ymm\d+, [-\d]*\(%rsp\)", assembly)  # no sum goes to the stack
+
+
+def _stores(count: int, source: Buffer, sink: Buffer) -> Block:
+    """sink[8 n ...] = exp(source[8 n ...]) for each n."""
+    places = [(Ramp(Const(8 * n), 1, 8),) for n in range(count)]
+    return Block(tuple(Store(sink, at, Call("exp", (Load(source, at),), F32)) for at in places))
+
+
+def test_long_chains_are_interleaved() -> None:
+    source, sink = (Buffer(name, F32, (Const(48),)) for name in ("source", "sink"))
+    function = Function("chains", (source, sink), _stores(6, source, sink))
+    text = llvm_text(function, host_target())
+    order = re.findall(r"= (load) <8 x float>|(store) <8 x float>", text)
+    kinds = [load or store for load, store in order]
+    assert kinds == ["load"] * 4 + ["store"] * 4 + ["load"] * 2 + ["store"] * 2
+    data = np.linspace(-3, 3, 48, dtype=np.float32)
+    found = run(compiled(function), {"source": data, "sink": np.zeros(48, np.float32)})
+    np.testing.assert_allclose(found["sink"], np.exp(data), rtol=3e-7)
+
+
+def test_chains_that_need_one_another_stay_in_order() -> None:
+    """The second store reads what the first one has written, the third writes what it has read."""
+    one, other = (Buffer(name, F32, (Const(8),)) for name in ("one", "other"))
+    at = (Ramp(Const(0), 1, 8),)
+
+    def chain(sink: Buffer, source: Buffer) -> Stmt:
+        return Store(sink, at, Call("sigmoid", (Load(source, at),), F32))
+
+    body = Block((chain(other, one), chain(one, other), chain(other, one)))
+    data = np.linspace(-3, 3, 8, dtype=np.float32)
+    found = run(
+        compiled(Function("ordered", (one, other), body)),
+        {"one": data, "other": np.zeros(8, np.float32)},
+    )
+    for _ in range(3):
+        data = 1 / (1 + np.exp(-data))
+    np.testing.assert_allclose(found["other"], data, rtol=1e-6)

@@ -255,6 +255,58 @@ def test_strided(
     check(case(write, layout, Winograd(tile)), winograd, threads)
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("tile", BOUND)
+@pytest.mark.parametrize("fills_beside_loads", [False, True])
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh", "nn.gelu", "exp"])
+@pytest.mark.parametrize(
+    ("shape", "attrs"),
+    [
+        ((1, 16, 8, 8), {"padding": (1, 1, 1, 1)}),  # whole tiles
+        ((2, 40, 9, 14), {"padding": (1, 1, 1, 1)}),
+        ((1, 16, 13, 18), {"padding": (0, 1, 2, 1), "strides": (2, 2)}),
+        ((2, 16, 13, 17), {"padding": (0, 1, 3, 2), "dilation": (2, 2)}),
+    ],
+)
+def test_epilogues_that_take_long_chains(
+    shape: tuple[int, int, int, int],
+    attrs: dict[str, Any],
+    activation: str,
+    fills_beside_loads: bool,
+    tile: int,
+) -> None:
+    """Pixels are finished apart from the transform, within the image only, residuals included."""
+    target = host_target()
+    machine = replace(target.machine, fills_beside_loads=fills_beside_loads)
+    weight = GENERATOR.standard_normal((24, shape[1], 3, 3), dtype=np.float32) / np.float32(64)
+
+    def write(g: Builder) -> Value:
+        y = g("nn.conv2d", g.input("x", tensor("float32", *shape)), g.constant(weight), **attrs)
+        return g("add", g("multiply", y, g(activation, y)), g.input("r", y.type))
+
+    anchor = case(write, {}).group.anchor
+    assert anchor is not None
+    image = (8, (1, 2, 0, 3))
+    layout = {"x": (8, halo(anchor, tile)), "r": image, "result": image}
+    check(case(write, layout, Winograd(tile)), winograd, 2, target=replace(target, machine=machine))
+
+
+@pytest.mark.parametrize("tile", BOUND)
+def test_long_chains_at_every_size(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _choose(Winograd(tile), monkeypatch)
+    g = Builder()
+    x = g.input("x", tensor("float32", symbol("n"), 32, symbol("h"), symbol("w")))
+    weight = GENERATOR.standard_normal((48, 32, 3, 3), dtype=np.float32) / np.float32(64)
+    y = g("nn.conv2d", x, g.constant(weight), padding=(1, 1, 1, 1))
+    graph = g.build(g("multiply", y, g("sigmoid", y)))
+    module = graft.compile(graph, strict=True, threads=2)
+    assert any("winograd" in call.label for call in module.program.calls)
+    for batch, height, width in ((1, 1, 1), (2, 5, 9), (1, 12, 24), (0, 6, 6)):
+        data = GENERATOR.standard_normal((batch, 32, height, width), dtype=np.float32)
+        (found,) = module.run(None, {"x": data})
+        np.testing.assert_allclose(found, evaluate(graph, [data])[0], rtol=1e-4, atol=2e-5)
+
+
 @pytest.mark.parametrize("tile", BOUND)
 def test_strided_at_every_size(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _choose(Winograd(tile), monkeypatch)
