@@ -292,28 +292,19 @@ def test_epilogues_that_take_long_chains(
 
 
 @pytest.mark.parametrize("tile", BOUND)
-def test_long_chains_at_every_size(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("stride", "activation"), [(1, "nn.relu"), (2, "nn.relu"), (1, "sigmoid"), (2, "sigmoid")]
+)
+def test_strides_and_epilogues_at_every_size(
+    stride: int, activation: str, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _choose(Winograd(tile), monkeypatch)
     g = Builder()
     x = g.input("x", tensor("float32", symbol("n"), 32, symbol("h"), symbol("w")))
     weight = GENERATOR.standard_normal((48, 32, 3, 3), dtype=np.float32) / np.float32(64)
-    y = g("nn.conv2d", x, g.constant(weight), padding=(1, 1, 1, 1))
-    graph = g.build(g("multiply", y, g("sigmoid", y)))
-    module = graft.compile(graph, strict=True, threads=2)
-    assert any("winograd" in call.label for call in module.program.calls)
-    for batch, height, width in ((1, 1, 1), (2, 5, 9), (1, 12, 24), (0, 6, 6)):
-        data = GENERATOR.standard_normal((batch, 32, height, width), dtype=np.float32)
-        (found,) = module.run(None, {"x": data})
-        np.testing.assert_allclose(found, evaluate(graph, [data])[0], rtol=1e-4, atol=2e-5)
-
-
-@pytest.mark.parametrize("tile", BOUND)
-def test_strided_at_every_size(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    _choose(Winograd(tile), monkeypatch)
-    g = Builder()
-    x = g.input("x", tensor("float32", symbol("n"), 32, symbol("h"), symbol("w")))
-    weight = GENERATOR.standard_normal((48, 32, 3, 3), dtype=np.float32) / np.float32(64)
-    graph = g.build(g("nn.conv2d", x, g.constant(weight), strides=(2, 2), padding=(1, 1, 1, 1)))
+    attrs: dict[str, Any] = {"strides": (stride, stride), "padding": (1, 1, 1, 1)}
+    y = g("nn.conv2d", x, g.constant(weight), **attrs)
+    graph = g.build(g("multiply", y, g(activation, y)))
     module = graft.compile(graph, strict=True, threads=2)
     assert any("winograd" in call.label for call in module.program.calls)
     for batch, height, width in ((1, 1, 1), (2, 5, 9), (1, 13, 24), (3, 28, 31), (0, 6, 6)):
