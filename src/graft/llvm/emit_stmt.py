@@ -87,10 +87,14 @@ def _chains(statements: Sequence[ir.Stmt]) -> Sequence[ir.Stmt]:
             last = last.body
         if not isinstance(last, ir.Store) or last.condition is not None:
             return statements[:count]
+        if last.buffer.scope is ir.Scope.REGISTER:  # thousands of them, sums
+            return statements[:count]
         values += [last.value, *last.indices]
+        if not has_chain(*values):
+            return statements[:count]
         read |= {load.buffer.name for load in loads_in(*values)}
         written.add(last.buffer.name)
-        if not has_chain(*values) or written & read:
+        if written & read:
             return statements[:count]
     return statements
 
