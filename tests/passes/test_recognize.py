@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.passes.checking import Build, data_for, graph_of, node_of, operators, run_pass
 
+from graft.base.dims import symbol
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import TensorType, tensor
@@ -248,6 +249,16 @@ def test_masked_attention(shape: tuple[int, ...]) -> None:
     assert node_of(after, "nn.attention").inputs[3] is after.inputs[3]
 
 
+@pytest.mark.parametrize("mask", [None, (5, 7), (2, 5, 7), (1, 1, 7)])
+def test_attention_without_heads(mask: tuple[int, ...] | None) -> None:
+    """As non-local blocks are written, and attention with batch and heads in one axis."""
+    types = [tensor("float32", 2, 5, 8), tensor("float32", 2, 8, 7), tensor("float32", 2, 7, 3)]
+    masks = [] if mask is None else [tensor("float32", *mask)]
+    after = run_pass(recognize, graph_of(attention, *types, *masks), tolerance=TOLERANCE)
+    assert operators(after).count("nn.attention") == 1
+    assert not {"nn.softmax", "nn.batch_matmul"} & set(operators(after))
+
+
 def test_attention_of_scaled_queries_and_keys() -> None:
     """As ViT is exported: queries and keys each times the fourth root, keys transposed."""
 
@@ -320,9 +331,17 @@ NO_ATTENTION: dict[str, tuple[Build, tuple[TensorType, ...]]] = {
     ),
     "shared values": (attention, (QUERY, KEY, tensor("float32", 7, 3))),
     "one head of values": (attention, (QUERY, KEY, tensor("float32", 2, 1, 7, 3))),
-    "three axes": (
+    "five axes": (
         attention,
-        (tensor("float32", 2, 5, 8), tensor("float32", 2, 8, 7), tensor("float32", 2, 7, 3)),
+        tuple(tensor("float32", 2, 1, 2, *last) for last in ((5, 8), (8, 7), (7, 3))),
+    ),
+    "vectors of any length": (
+        attention,
+        (
+            tensor("float32", 2, 4, 5, symbol("n")),
+            tensor("float32", 2, 4, symbol("n"), 7),
+            tensor("float32", 2, 4, 7, 3),
+        ),
     ),
     "a mask that repeats the query": (
         attention,
@@ -336,5 +355,5 @@ NO_ATTENTION: dict[str, tuple[Build, tuple[TensorType, ...]]] = {
 def test_no_attention(name: str) -> None:
     build, types = NO_ATTENTION[name]
     graph = graph_of(build, *types)
-    after = run_pass(recognize, graph, data_for(graph), tolerance=TOLERANCE)
+    after = run_pass(recognize, graph, data_for(graph, {"n": 6}), tolerance=TOLERANCE)
     assert "nn.attention" not in operators(after)

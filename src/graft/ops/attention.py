@@ -19,7 +19,7 @@ from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind, Work, traffic
 from graft.ir.types import Shape, TensorType, Type
-from graft.loop.build import Term, call, cast, equal, select, term
+from graft.loop.build import Term, call, cast, equal, maximum, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, max_, sum_
 from graft.ops import expression as te
@@ -348,16 +348,16 @@ def _stages(
     return dict(zip(SCORES[1:], (raw, capped, biased, weights), strict=True))
 
 
-def _sharing(query: Tensor, key: Tensor) -> int:
-    """How many query heads share a key head."""
-    heads, own = te.numbers((te.sizes(query)[1], te.sizes(key)[1]), "the numbers of heads")
-    return heads // own if own else 1
+def _sharing(query: Tensor, key: Tensor) -> Term:
+    """How many query heads share a key head; at least one, where there are none."""
+    heads, own = te.sizes(query)[1], te.sizes(key)[1]
+    return term(1) if heads == own else maximum(term(heads) // maximum(term(own), 1), 1)
 
 
 def _raw(attrs: Any, query: Tensor, key: Tensor, name: str, wide: DType) -> Tensor:
     """Products of queries and keys."""
-    (size,) = te.numbers(te.sizes(query)[3:], "sizes of queries")
-    scale = (1 / math.sqrt(size) if size else 1.0) if attrs.scale is None else attrs.scale
+    size = te.sizes(query)[3]
+    scale = _default_scale(size, wide) if attrs.scale is None else te.number(attrs.scale, wide)
     share = _sharing(query, key)
 
     def element(batch: Term, head: Term, row: Term, column: Term) -> Reduce:
@@ -366,6 +366,13 @@ def _raw(attrs: Any, query: Tensor, key: Tensor, name: str, wide: DType) -> Tens
         return sum_(question * cast(wide, te.read(key, [batch, head // share, column, at])), [at])
 
     return te.by_index(name, [*query.shape[:3], key.shape[2]], element)
+
+
+def _default_scale(size: AnyDim, dtype: DType) -> Term:
+    """1 / sqrt(size); 1 where there is nothing to add up."""
+    if isinstance(size, int):
+        return te.number(1 / math.sqrt(size) if size else 1.0, dtype)
+    return te.number(1, dtype) / call("sqrt", cast(dtype, maximum(term(size), 1)))
 
 
 def _of_batch(tensor: Tensor, batch: Term, extent: AnyDim) -> Term:

@@ -157,7 +157,7 @@ def attention(site: Site, q: Value, kt: Value, v: Value) -> Replacement:
 
 @RULES.rule(_masked_attention)
 def masked_attention(site: Site, q: Value, kt: Value, v: Value, mask: Value) -> Replacement:
-    if mask.dtype != q.dtype or mask.tensor.rank not in (2, 4):
+    if mask.dtype != q.dtype or mask.tensor.rank not in (2, q.tensor.rank):
         return Refusal("the mask is not added to whole score matrices")
     return _whole_attention(site, q, kt, v, mask)
 
@@ -168,19 +168,40 @@ def _whole_attention(site: Site, q: Value, kt: Value, v: Value, mask: Value | No
     products = [node for node in site.match.nodes if node.op.name == "nn.batch_matmul"]
     if any(p.attrs.transpose_a or p.attrs.transpose_b for p in products):
         return Refusal("a product transposes its operands")
-    if softmax.attrs.axis not in (-1, 3) or not site.only_use(softmax.output):
+    if softmax.attrs.axis not in (-1, len(q.shape or ()) - 1) or not site.only_use(softmax.output):
         return Refusal("the softmax is not over the keys, or others read it")
     inner = next(product for product in products if product.output is not site.root)
     if not same_shape(scores, inner.output):
         return Refusal("the mask broadcasts the scores")
     shapes = [value.shape or () for value in (q, kt, v, scores)]
-    if any(len(shape) != 4 or shape[:2] != shapes[0][:2] for shape in shapes):
-        return Refusal("operands are not [batch, heads, length, size] alike")
+    rank = len(shapes[0])
+    if rank not in (3, 4) or any(
+        len(shape) != rank or shape[:-2] != shapes[0][:-2] for shape in shapes
+    ):
+        return Refusal("operands are not [batch, heads, length, size] or [batch, length, size]")
+    if not all(isinstance(size, int) for size in (shapes[0][-1], shapes[2][-1])):
+        return Refusal("how long queries and values are is known only at run time")
     scale = _scale_of_scores(site, inner.output)
     if scale is None:
         return Refusal("the scores are not scaled by a single number")
-    key = site.emit("transpose", kt, axes=(0, 1, 3, 2))
-    return site.emit("nn.attention", q, key, v, mask, scale=scale)
+    return _emit_attention(site, q, kt, v, mask, scale)
+
+
+def _emit_attention(
+    site: Site, q: Value, kt: Value, v: Value, mask: Value | None, scale: float
+) -> Value:
+    """Attention of operands with heads, or without: of non-local blocks, or in one axis with the
+    batch."""
+    if q.tensor.rank == 4:
+        key = site.emit("transpose", kt, axes=(0, 1, 3, 2))
+        return site.emit("nn.attention", q, key, v, mask, scale=scale)
+
+    def with_one_head(value: Value) -> Value:
+        return site.emit("expand_dims", value, axes=(1,)) if value.tensor.rank == 3 else value
+
+    key = site.emit("transpose", kt, axes=(0, 2, 1))
+    operands = [None if one is None else with_one_head(one) for one in (q, key, v, mask)]
+    return site.emit("squeeze", site.emit("nn.attention", *operands, scale=scale), axes=(1,))
 
 
 def _scale_of_scores(site: Site, product: Value) -> float | None:

@@ -74,6 +74,23 @@ def test_masks_that_may_be_repeated_are_left_to_the_default_schedule() -> None:
     assert not by_template(check(build, {"n": 1, "m": 5}, {"n": 5, "m": 5}))
 
 
+@pytest.mark.parametrize("scale", [None, 0.25])
+def test_heads_and_vectors_counted_at_run_time(scale: float | None) -> None:
+    def build(s: Sizes) -> Value:
+        query, key = s.input(2, s.n, 3, s.m), s.input(2, s.n, 6, s.m)
+        return s("nn.attention", query, key, s.input(2, s.n, 6, s.m), scale=scale)
+
+    assert not by_template(check(build, {"n": 0, "m": 2}, {"n": 1, "m": 0}, {"n": 3, "m": 17}))
+
+
+def test_shared_heads_counted_at_run_time() -> None:
+    def build(s: Sizes) -> Value:
+        key, value = s.input(1, s.m, 6, 4), s.input(1, s.m, 6, 5)
+        return s("nn.attention", s.input(1, s.n, 3, 4), key, value)
+
+    assert not by_template(check(build, {"n": 6, "m": 2}, {"n": 4, "m": 4}))
+
+
 @pytest.mark.parametrize("name", ["nn.softmax", "nn.log_softmax"])
 @pytest.mark.parametrize("length", [1, 5, 16, 77])
 def test_softmax_of_any_rows(name: str, length: int) -> None:
