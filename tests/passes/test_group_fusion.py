@@ -90,6 +90,14 @@ def _moved_behind_conv(g: Builder, x: Value) -> Value:
     return g("transpose", g("nn.relu", conv(g, x)), axes=[0, 2, 3, 1])
 
 
+def _viewed(g: Builder, x: Value) -> Value:
+    return g("expand_dims", g("reshape", g("abs", g("exp", x)), shape=[2, 12]), axes=[0])
+
+
+def _viewed_inside(g: Builder, x: Value) -> Value:
+    return g("exp", g("reshape", g("abs", x), shape=[2, 12]))
+
+
 def _work_before_conv(g: Builder, x: Value) -> Value:
     return conv(g, g("nn.relu", g("abs", x)))
 
@@ -119,6 +127,8 @@ CASES: dict[str, tuple[Build, tuple[TensorType, ...], list[str]]] = {
     "two reductions": (_two_sums, (X,), ["abs+sum", "sum"]),
     "movement": (_moved, (X,), ["abs+transpose+exp"]),
     "movement behind conv": (_moved_behind_conv, (IMAGE,), ["nn.conv2d+nn.relu", "transpose"]),
+    "a view of the result": (_viewed, (X,), ["exp+abs", "reshape", "expand_dims"]),
+    "a view inside": (_viewed_inside, (X,), ["abs+reshape+exp"]),
     "work before conv": (_work_before_conv, (IMAGE,), ["abs+nn.relu", "nn.conv2d"]),
     "two readers": (_read_by_two, (X,), ["exp", "sum", "sum"]),
     "an epilogue that grows": (_broadcast_behind_dense, (X,), ["nn.dense", "add"]),

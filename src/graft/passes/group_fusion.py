@@ -4,8 +4,8 @@ Consumers are looked at first. A node joins the group of its readers when all of
 one group, so the group's root is the only way out and groups are convex by construction. A group
 has at most one anchor (convolution, matrix product) or reduction; elementwise work before a
 reduction joins it, work before an anchor does not. Nodes that movement would recompute for several
-elements of the result stay outside. Groups of two and more become `composite` nodes, unless the
-backend has no kernel for such a group.
+elements of the result stay outside, as do views that nothing in the group reads. Groups of two and
+more become `composite` nodes, unless the backend has no kernel for such a group.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from graft.ir.nested import change_nested
 from graft.ir.op import Kind
 from graft.ir.types import TensorType, dims_of
 from graft.ops.pointwise import repetitions
+from graft.passes.simplify_movement import is_view
 
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)
 # How many elements of a node inside a group may be needed for one of the result.
@@ -57,6 +58,12 @@ class _Group:
     places: dict[Node, frozenset[object]] = field(default_factory=dict)
     copies: dict[Node, int] = field(default_factory=dict)
     depth: dict[Node, int] = field(default_factory=dict)  # movements up to and with each node
+
+    @property
+    def is_view(self) -> bool:
+        """Whether all that is done is to describe the operand's memory by another shape. That is
+        free for its own, whereas loops over that shape would divide indices to find operands."""
+        return all(is_view(node) or node.op.name == "constant" for node in self.nodes)
 
     def needed(self, node: Node, readers: list[Node]) -> frozenset[object]:
         """The paths of movements through which members that read a node need it."""
@@ -130,6 +137,7 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
             and _fits(node, readers, group)
             and not (node in epilogues and (group.moves or group.heavy))
             and not any(one.op.name == _ALONE for one in (node, *readers))
+            and not group.is_view
             and (group.size < _MOST_NODES or node.op.name == "constant")
         )
         if not joins or group is None or not group.add(node, readers):

@@ -29,8 +29,10 @@ def test_heads_from_rows_and_back() -> None:
     y = case("transpose", y, axes=(2, 0, 3, 1, 4))
     check(expression, case, *case.builder.call("split", y, axis=0, sections=3))
     case = Case()
-    y = case("transpose", case.input(2, 4, 7, 16), axes=(0, 2, 1, 3))
-    check(expression, case, case("reshape", y, shape=(2, 7, 64)))
+    y = case(
+        "reshape", case("transpose", case.input(2, 4, 7, 16), axes=(0, 2, 1, 3)), shape=(2, 7, 64)
+    )
+    check(expression, case, case("nn.relu", y))
 
 
 @pytest.mark.parametrize("shape", [(6, 35), (2, 3, 5, 7), (210,), (1, 7, 30), (14, 15)])
