@@ -300,8 +300,10 @@ def _factor(at: tuple[Term, Term], length: Term, inverse: bool, parts: tuple[Ter
     return select(equal(given, expected), call("cos", angle), crossed)
 
 
-def _factors(samples: int, frequencies: int, length: int, inverse: bool) -> Any:
-    """The same as numbers [samples, frequencies, part of the sample, part of the result]."""
+def fourier_factors(samples: int, frequencies: int, length: int, inverse: bool) -> Any:
+    """What samples count for in frequencies: cosines and sines.
+
+    An array [samples, frequencies, part of the sample, part of the result]."""
     cycles = np.outer(np.arange(samples), np.arange(frequencies)) % length
     angles = cycles * (2 * np.pi / length)
     cosine, sine = np.cos(angles), np.sin(angles) * (1 if inverse else -1)
@@ -369,7 +371,7 @@ def _by_table(attrs: Any, out: te.Out, data: Tensor, where: tuple[int, int]) -> 
     (have, parts) = te.numbers((te.sizes(data)[at], te.sizes(data)[-1]), "extents")
     (frequencies,) = te.numbers(shape[at : at + 1], "extents")
     count = min(have, length)
-    values = _factors(count, frequencies, length, attrs.inverse)
+    values = fourier_factors(count, frequencies, length, attrs.inverse)
     values = values / length if attrs.inverse else values
     factors = te.table(f"{out.name}_factors", values[:, :, :parts].astype(wide.numpy))
 
@@ -464,7 +466,7 @@ def _frame_factors(length: AnyDim | None, parts: int, out: te.Out) -> Tensor | N
     bins = out.shape[2]
     if not isinstance(length, int) or not isinstance(bins, int) or not 0 < length <= _LONGEST:
         return None
-    values = _factors(length, bins, length, False)[:, :, :parts]
+    values = fourier_factors(length, bins, length, False)[:, :, :parts]
     return te.table(f"{out.name}_factors", values.astype(working_dtype(out.dtype.numpy)))
 
 

@@ -12,6 +12,7 @@ from functools import partial, update_wrapper
 from graft.backends.host.kernel_memo import RowKernels
 from graft.backends.host.passes.bound_arity import bound_arity
 from graft.backends.host.passes.fold_depth import fold_depth
+from graft.backends.host.passes.fourier_products import fourier_products
 from graft.backends.host.passes.fuse_chains import fuse_chains
 from graft.backends.host.passes.move_modulation import move_modulation
 from graft.backends.host.passes.normalize_images import normalize_images
@@ -43,6 +44,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
         widen_halves,
         *narrow,
         move_modulation,
+        fourier_products,
         strength_reduction,
         widen_convolutions,
         fold_depth,

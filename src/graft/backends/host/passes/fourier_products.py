@@ -1,0 +1,190 @@
+"""Fourier transforms of known length become matrix products, for which there are fast kernels.
+
+A graph enters and leaves. A transform is a dense layer on the numbers of all samples, whose weights
+are cosines and sines: as many multiply-adds as numbers enter times leave, fast ones.
+One that is longer than pays is cut into two by Cooley and Tukey's step: with n = first · second, a
+transform of length `first` along strided samples, then one of length `second` per frequency of the
+first, whose weights hold the factors between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.backends.host.storage import shape_of
+from graft.base.dims import UNKNOWN, AnyDim, product
+from graft.base.dtypes import Array, DType
+from graft.ir.graph import Graph, Node, Value
+from graft.ops.signal import fourier_factors
+from graft.rewrite.driver import Site, apply_rules
+from graft.rewrite.pattern import is_op
+from graft.rewrite.rule import Refusal, Replacement, RuleSet
+
+RULES = RuleSet("fourier_products")
+
+# The longest transform that is one product: its weights, up to 2 MB, stay in the cache, and two
+# products with a rearrangement between them take longer (measured on AVX-512, 64 signals of 512).
+_LONGEST_PRODUCT = 512
+# How many numbers the weights of the second product of a longer transform may have, 32 MB.
+_MOST_WEIGHTS = 2**23
+
+
+def fourier_products(graph: Graph) -> Graph:
+    """Apply the rules until none fits."""
+    return apply_rules(graph, RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Transform:
+    """What one is in numbers."""
+
+    length: int
+    samples: int  # that count; the others are zero
+    frequencies: int
+    parts: int  # of a sample: real, or real and imaginary
+    result_parts: int
+    inverse: bool
+
+
+@RULES.rule(is_op("dft"))
+def transform_by_products(site: Site) -> Replacement:
+    attrs, data = site.node.attrs, site.node.args[0]
+    shapes = (data.shape, site.root.shape)
+    if len(site.node.args) > 1 or any(shape is None or UNKNOWN in shape for shape in shapes):
+        return Refusal("the axis, the length or a shape is data")
+    if data.dtype not in (DType.FLOAT32, DType.FLOAT64):
+        return Refusal("narrow numbers are transformed in wider ones")
+    rank = len(shape_of(data))
+    axis = (-2 if attrs.axis is None else attrs.axis) % rank
+    transform = _in_numbers(site.node, axis)
+    if transform is None:
+        return Refusal("it is not known how long signals are, or they are empty")
+    order = [*(at for at in range(rank - 1) if at != axis), axis, rank - 1]
+    signals = _cut(site, _moved(site, data, order), transform.samples)
+    if attrs.inverse and attrs.onesided:
+        # A frequency stands for its mirror image, too, unless it is that itself.
+        alone = [at == 0 or at * 2 == transform.length for at in range(transform.samples)]
+        counts = np.where(alone, 1, 2).astype(data.dtype.numpy)[:, None]
+        signals = site.emit("multiply", signals, site.constant(counts))
+    spectra = _transformed(site, signals, transform)
+    if isinstance(spectra, Refusal):
+        return spectra
+    return _moved(site, spectra, [order.index(at) for at in range(rank)])
+
+
+def _in_numbers(node: Node, axis: int) -> _Transform | None:
+    """None where numbers are not known or zero."""
+    attrs, shape, result = node.attrs, shape_of(node.args[0]), shape_of(node.output)
+    is_half = attrs.onesided and not attrs.inverse
+    usual = shape[axis] if is_half else result[axis]
+    length = usual if attrs.dft_length is None else attrs.dft_length
+    known = [
+        extent
+        for extent in (length, shape[axis], result[axis], shape[-1], result[-1])
+        if isinstance(extent, int) and extent > 0
+    ]
+    if len(known) < 5:
+        return None
+    whole, have, frequencies, parts, result_parts = known
+    most = whole // 2 + 1 if attrs.inverse and attrs.onesided else whole
+    return _Transform(whole, min(have, most), frequencies, parts, result_parts, attrs.inverse)
+
+
+def _cut(site: Site, signals: Value, count: int) -> Value:
+    """The first samples or frequencies."""
+    axis = len(shape_of(signals)) - 2
+    if shape_of(signals)[axis] == count:
+        return signals
+    return site.emit("strided_slice", signals, begin=(0,), end=(count,), axes=(axis,))
+
+
+def _moved(site: Site, value: Value, order: Sequence[int]) -> Value:
+    if list(order) == sorted(order):
+        return value
+    return site.emit("transpose", value, axes=tuple(order))
+
+
+def _reshaped(site: Site, value: Value, shape: Sequence[AnyDim]) -> Value:
+    return site.emit("reshape", value, shape=tuple(shape), allowzero=0 in shape)
+
+
+def _transformed(site: Site, signals: Value, transform: _Transform) -> Value | Refusal:
+    """The spectra of signals [..., samples, parts]."""
+    if transform.length <= _LONGEST_PRODUCT:
+        return _product(site, signals, transform)
+    first = _first_length(transform.length)
+    if first is None:
+        return Refusal(f"{transform.length} has no factors that make it two short transforms")
+    return _two_products(site, signals, transform, first)
+
+
+def _first_length(length: int) -> int | None:
+    """How long the first of two transforms is best: the one with the fewest multiplications."""
+    pairs = [(first, length // first) for first in range(2, length) if length % first == 0]
+    fitting = [
+        (first + second, first)
+        for first, second in pairs
+        if max(first, second) <= _LONGEST_PRODUCT and length * second * 4 <= _MOST_WEIGHTS
+    ]
+    return min(fitting)[1] if fitting else None
+
+
+def _matrix(factors: Array, parts: int, result_parts: int) -> Array:
+    """Factors [..., samples, frequencies, 2, 2] as a matrix of the parts that there are."""
+    kept = factors[..., :parts, :result_parts].swapaxes(-3, -2)
+    *batch, samples, _, frequencies, _ = kept.shape
+    return kept.reshape(*batch, samples * parts, frequencies * result_parts)
+
+
+def _product(site: Site, signals: Value, transform: _Transform) -> Value:
+    leading = shape_of(signals)[:-2]
+    extents = (transform.samples, transform.frequencies, transform.length)
+    factors = fourier_factors(*extents, transform.inverse)
+    if transform.inverse:
+        factors = factors / transform.length
+    matrix = _matrix(factors, transform.parts, transform.result_parts)
+    weights = site.constant(np.ascontiguousarray(matrix.T).astype(signals.dtype.numpy))
+    rows = _reshaped(site, signals, (*leading, transform.samples * transform.parts))
+    result = site.emit("nn.dense", rows, weights)
+    return _reshaped(site, result, (*leading, transform.frequencies, transform.result_parts))
+
+
+def _two_products(site: Site, signals: Value, transform: _Transform, first: int) -> Value:
+    """Sample second·a + b and frequency c + first·d, by products over a and then over b."""
+    length, second, parts = transform.length, transform.length // first, transform.parts
+    leading, rank = shape_of(signals)[:-2], len(shape_of(signals))
+    if transform.samples < length:
+        behind = (*(0,) * (rank - 2), length - transform.samples, 0)
+        signals = site.emit("nn.pad", signals, pad_width=(*(0,) * rank, *behind))
+    grid = _reshaped(site, signals, (*leading, first, second, parts))
+    axes = tuple(range(rank - 2))
+    columns = site.emit("transpose", grid, axes=(*axes, rank - 1, rank - 2, rank))
+    inner = _product(site, columns, _Transform(first, first, first, parts, 2, transform.inverse))
+    by_frequency = site.emit("transpose", inner, axes=(rank - 1, *axes, rank - 2, rank))
+    needed = -(-transform.frequencies // first)
+    matrix = _matrix(_second_factors(transform, first, needed), 2, transform.result_parts)
+    weights = site.constant(matrix.astype(signals.dtype.numpy))
+    rows = _reshaped(site, by_frequency, (first, product(leading), second * 2))
+    outer = site.emit("nn.batch_matmul", rows, weights)
+    spread = _reshaped(site, outer, (first, *leading, needed, transform.result_parts))
+    mixed = site.emit("transpose", spread, axes=(*range(1, rank), 0, rank))
+    result = _reshaped(site, mixed, (*leading, needed * first, transform.result_parts))
+    return _cut(site, result, transform.frequencies)
+
+
+def _second_factors(transform: _Transform, first: int, needed: int) -> Array:
+    """[c, b, d, 2, 2]: the transforms over b, each times the factors for frequency c."""
+    length = transform.length
+    second = length // first
+    cycles = np.arange(second)[None, :, None] * (
+        np.arange(first)[:, None, None] + first * np.arange(needed)[None, None, :]
+    )
+    angles = (cycles % length) * (2 * np.pi / length)
+    cosine, sine = np.cos(angles), np.sin(angles) * (1 if transform.inverse else -1)
+    # The first product has divided by its own length.
+    scale = 1 / second if transform.inverse else 1
+    rows = [np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)]
+    return np.stack(rows, -2) * scale
