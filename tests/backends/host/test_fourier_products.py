@@ -29,7 +29,8 @@ def check(graph: Graph, *shape: int, tolerance: float = 2e-6) -> None:
     scale = max(np.abs(expected).max(), 1e-30) if expected.size else 1
     (result,) = graft.compile(graph).run(None, {"x0": data})
     for actual in (evaluate(changed, [data])[0], result):
-        assert actual.shape == expected.shape and actual.dtype == expected.dtype
+        assert actual.shape == expected.shape
+        assert actual.dtype == expected.dtype
         np.testing.assert_allclose(actual / scale, expected / scale, atol=tolerance, rtol=0)
 
 
@@ -71,7 +72,8 @@ def test_numbers_that_are_not_finite_reach_every_frequency_of_their_signal() -> 
     data = np.ones((2, 600, 1), np.float32)
     data[0, 5] = np.nan
     (result,) = graft.compile(graph).run(None, {"x0": data})
-    assert np.isnan(result[0]).all() and np.isfinite(result[1]).all()
+    assert np.isnan(result[0]).all()
+    assert np.isfinite(result[1]).all()
 
 
 @pytest.mark.parametrize("length", [521, 2 * 521])
