@@ -24,6 +24,7 @@ from graft.ops.activation import SoftmaxAttrs
 from graft.ops.attention import AttentionAttrs
 from graft.ops.conv import ConvAttrs, convolve
 from graft.ops.linear import BatchMatmulAttrs, matrix_product
+from graft.ops.resize import ResizeAttrs, interpolates
 from graft.ops.rules import operator, require
 from graft.ops.window import RANKS, for_rank
 
@@ -184,6 +185,37 @@ def _byte_attention(
     return product
 
 
+def _codes_resized_type(
+    attrs: ResizeAttrs, data: TensorType, *operands: TensorType | None
+) -> TensorType:
+    require(data.dtype in BYTES, f"data is {data.dtype}, not int8 or uint8")
+    require(interpolates(attrs), "codes that are moved alone need no operator of their own")
+    real = TensorType(DType.FLOAT32, data.shape)
+    result = get_op("resize").infer(attrs, real, *operands)
+    assert isinstance(result, TensorType)
+    return result
+
+
+def _codes_resized_work(
+    attrs: ResizeAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
+) -> Work:
+    return get_op("resize").work(attrs, ins, outs)
+
+
+@operator(
+    "qnn.resize",
+    "data roi? scales? sizes?",
+    _codes_resized_type,
+    kind=Kind.ANCHOR,
+    work=_codes_resized_work,
+)
+def _codes_resized(attrs: ResizeAttrs, data: Array, *operands: Array | None) -> Array:
+    """Interpolated bytes as float32, not rounded: where weights are binary fractions, as those of
+    an image twice as large, results are exact."""
+    result: Array = get_op("resize").evaluate(attrs, data.astype(np.float32), *operands)
+    return result
+
+
 # Tensor expressions: those of int32 on widened operands.
 
 
@@ -278,3 +310,14 @@ def _express_byte_attention(
         return sum_(te.read(codes, [batch, head, row, at]) * seen, [at])
 
     return out.of(weighted)
+
+
+@te.expresses("qnn.resize")
+def _express_codes_resized(
+    attrs: Any, out: te.Out, data: Tensor, *operands: Tensor | None
+) -> te.Results:
+    def real(*at: Term) -> Term:
+        return cast(DType.FLOAT32, te.read(data, at))
+
+    codes = te.by_index(f"{out.name}_codes", data.shape, real)
+    return te.express_op(get_op("resize"), attrs, (codes, *operands), out.types, out.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.backends.host.flows import check_flow
 from tests.backends.host.images import Case, case, check
 
 import graft
-from graft.backends.host.kernels.images.resize import image_resize
+from graft.backends.host.kernels.images.resize import NEAREST, image_resize
 from graft.backends.host.lowering.assemble import NativeStep, assemble
 from graft.base.dims import Dim, symbol
 from graft.ir.builder import Builder
@@ -70,6 +71,26 @@ def test_blocks(block: int) -> None:
     attrs = {"scales": (1.0, 1.0, 1.5, 2.0), "method": "linear"}
     for machine in ("host", "x86-64-v3"):
         check(resized((2, 80, 6, 7), block, **attrs), image_resize, 3, target=named_target(machine))
+
+
+@pytest.mark.parametrize("block", [16, 8, 5])
+@pytest.mark.parametrize("sizes", [(14, 18), (3, 4), (7, 30), (20, 9)])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_bytes(dtype: str, sizes: tuple[int, int], block: int) -> None:
+    """Interpolated as floats, or moved."""
+
+    def write(op: str, method: str, g: Builder) -> Value:
+        data = g.input("data", tensor(dtype, 2, 40, 7, 9))
+        return g(op, data, sizes=sizes, axes=(2, 3), method=method)
+
+    limits = np.iinfo(dtype)
+    draw = np.random.default_rng(block)
+    image = draw.integers(limits.min, limits.max, (2, 40, 7, 9), dtype, endpoint=True)
+    layout = {"data": (block, (1, 0, 2, 1)), "result": (block, (0, 1, 1, 2))}
+    for call in (("qnn.resize", "linear"), ("qnn.resize", "cubic"), ("resize", NEAREST)):
+        made = case(partial(write, *call), layout)
+        for machine in ("host", "x86-64-v3"):
+            check(made, image_resize, 3, [image], named_target(machine))
 
 
 def test_antialiasing_and_weights_of_what_is_inside() -> None:

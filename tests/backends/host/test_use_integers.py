@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import graft
+from graft.backends.host.lowering.assemble import NativeStep, assemble
 from graft.backends.host.passes.fold_depth import fold_depth
 from graft.backends.host.passes.pipeline import prepare
 from graft.backends.host.passes.use_integers import use_integers
@@ -164,10 +165,130 @@ def test_resizing_to_the_nearest_moves_codes() -> None:
     made = _agrees(model, model.through(model.g("resize", x, **attrs), 0.02, 100), 0.02)
     (resized,) = (node for node in made.nodes if node.op.name == "resize")
     assert str(resized.output.dtype) == "uint8"
-    linear = model.g("resize", x, method="linear", **attrs)
-    floats = use_integers(model.g.build(model.through(linear, 0.02, 100)))
-    (resized,) = (node for node in floats.nodes if node.op.name == "resize")
-    assert str(resized.output.dtype) == "float32"
+
+
+MODES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+)
+
+
+def _interpolated(
+    dtype: str, shape: tuple[Any, ...], after: tuple[float, int], **attrs: Any
+) -> Graph:
+    """Bytes that are dequantised, resized and quantised, by a scale of 0.02 at first."""
+    g = Builder()
+    scale, zero = g.constant(np.float32(0.02)), g.constant(np.array(7, dtype))
+    x = g("qnn.dequantize", g.input("x", tensor(dtype, *shape)), scale, zero)
+    parameters = g.constant(np.float32(after[0])), g.constant(np.array(after[1], dtype))
+    return g.build(g("qnn.quantize", g("resize", x, **attrs), *parameters, dtype=dtype))
+
+
+def _is_rounded(graph: Graph, x: Array, after: tuple[float, int]) -> None:
+    """Natively the nearest codes to what interpolation in float64 gives. In float32, the last bit
+    of the reference decides where that is halfway between two codes."""
+    (found,) = graft.compile(graph, strict=True).run(None, {"x": x})
+    (node,) = (node for node in graph.nodes if node.op.name == "resize")
+    real = (x.astype(np.float64) - 7) * float(np.float32(0.02))
+    exact = node.op.evaluate(node.attrs, real, None, None, None)
+    exact = exact / float(np.float32(after[0])) + after[1]
+    limits = np.iinfo(found.dtype)
+    away = np.abs(found - np.clip(exact, limits.min, limits.max))
+    assert found.size
+    assert away.max() < 0.5 + 1e-3
+    (wanted,) = evaluate(graph, [x])
+    is_clear = np.abs(np.abs(exact - np.floor(exact)) - 0.5) > 1e-3
+    np.testing.assert_array_equal(found[is_clear], wanted[is_clear])
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("method", ["linear", "cubic"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("sizes", [(14, 18), (56, 72), (4, 3), (7, 20), (1, 1), (15, 4)])
+@pytest.mark.parametrize("after", [(0.02, 7), (0.017, -3), (0.3, 0)])
+def test_interpolation_of_bytes(
+    mode: str, method: str, dtype: str, sizes: tuple[int, int], after: tuple[float, int]
+) -> None:
+    after = (after[0], abs(after[1])) if dtype == "uint8" else after
+    attrs = {"method": method, "coordinate_transformation_mode": mode}
+    graph = _interpolated(dtype, (2, 20, 7, 9), after, sizes=sizes, axes=(2, 3), **attrs)
+    limits = np.iinfo(dtype)
+    x = GENERATOR.integers(limits.min, limits.max, (2, 20, 7, 9), dtype, endpoint=True)
+    _is_rounded(graph, x, after)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"antialias": True, "sizes": (4, 3)},
+        {"exclude_outside": True, "method": "cubic", "sizes": (13, 20)},
+        {
+            "coordinate_transformation_mode": "tf_crop_and_resize",
+            "roi": (-0.2, 0.3, 0.9, 1.2),
+            "extrapolation_value": 0.75,
+            "sizes": (6, 5),
+        },
+        {"keep_aspect_ratio_policy": "not_larger", "sizes": (20, 20)},
+    ],
+)
+def test_interpolation_of_bytes_by_other_rules(attrs: dict[str, Any]) -> None:
+    after = (0.017, 12)
+    graph = _interpolated(
+        "uint8", (1, 16, 7, 9), after, axes=(2, 3), **{"method": "linear"} | attrs
+    )
+    x = GENERATOR.integers(0, 255, (1, 16, 7, 9), np.uint8, endpoint=True)
+    _is_rounded(graph, x, after)
+
+
+def test_interpolation_at_sizes_known_at_run_time() -> None:
+    attrs = {"scales": (1.0, 1.0, 2.0, 1.5), "method": "linear"}
+    shape = (symbol("n"), 16, symbol("h"), symbol("w"))
+    graph = _interpolated("uint8", shape, (0.013, 9), **attrs)
+    for sizes in ((1, 16, 5, 6), (2, 16, 1, 4), (1, 16, 0, 4)):
+        x = GENERATOR.integers(0, 255, sizes, np.uint8, endpoint=True)
+        (found,) = graft.compile(graph, strict=True).run(None, {"x": x})
+        away = np.abs(found.astype(int) - evaluate(graph, [x])[0])
+        assert away.max(initial=0) <= 1
+        assert (away > 0).mean() < 0.05 if away.size else found.shape[2] == 0
+
+
+def test_only_bytes_lie_between_layers_and_interpolation() -> None:
+    """Without a copy from one layout to another."""
+    model = Quantised(1, 32, 6, 7)
+    g = model.g
+    y = model.through(model.input, 0.02, 117)
+    y = model.through(g("nn.conv2d", y, model.weights(32, 32, 1, 1)), 0.05, 90)
+    y = g("resize", y, scales=(1.0, 1.0, 8.0, 8.0), method="linear")
+    y = model.through(g("nn.relu", y), 0.05, 0)
+    y = model.through(g("nn.conv2d", y, model.weights(16, 32, 1, 1)), 0.1, 80)
+    graph = g.build(y)
+    fused = prepare(graph, host_target())
+    labels = [n.attrs.label for n in fused.nodes if n.op.name == "composite"]
+    (resize,) = (label for label in labels if "resize" in label)
+    assert resize.startswith("qnn.resize")
+    assert resize.endswith("qnn.saturate")
+    between = [str(n.output.dtype) for n in fused.nodes if n.op.name != "constant"][:-1]
+    assert {*between} == {"uint8"}
+    steps = assemble(fused, host_target()).steps
+    names = [step.label for step in steps if isinstance(step, NativeStep)]
+    assert names.count("relayout") == 2
+
+
+def test_a_dequantised_image_is_resized_from_bytes() -> None:
+    """As at the end of a segmentation, whose scores stay in float."""
+    model = Quantised(1, 21, 6, 7)
+    y = model.through(model.input, 0.02, 117)
+    y = model.g("resize", y, scales=(1.0, 1.0, 8.0, 8.0), method="linear")
+    graph = model.g.build(y)
+    assert "qnn.resize" in _names(use_integers(graph))
+    x = GENERATOR.standard_normal((1, 21, 6, 7)).astype(np.float32)
+    (found,) = graft.compile(graph, strict=True).run(None, {"x": x})
+    np.testing.assert_allclose(found, evaluate(graph, [x])[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("zero", [0, 30])

@@ -358,6 +358,8 @@ def _resizes() -> list[Case]:
         case("resize", f32(1, 2, 4, 5), scales=(1.0, 1.0, 2.5, 0.6), method="linear"),
         case("resize", f32(1, 2, 6, 7), sizes=(1, 2, 9, 4), method="cubic", exclude_outside=True),
         case("resize", u8(1, 1, 6, 7), sizes=(1, 1, 4, 9), method="linear", high=250),
+        case("qnn.resize", u8(1, 2, 4, 5), scales=(1.0, 1.0, 2.5, 0.6), method="linear"),
+        case("qnn.resize", i8(6, 7), sizes=(9, 4), method="cubic", low=-99, high=99),
         case("resize", f32(9, 8), sizes=(4, 3), method="linear", antialias=True),
         case("resize", f32(6, 7), sizes=(4, 9), roi=(-0.2, 0.3, 0.9, 1.2), method="linear", **crop),
         case("resize", i32(6, 7), sizes=(4, 9), roi=(-0.2, 0.3, 0.9, 1.2), **crop),

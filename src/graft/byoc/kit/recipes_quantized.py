@@ -96,6 +96,18 @@ def _saturate(draw: Draw, op: Op, fixed: Fixed) -> Call:
     return Call(types[:count], {"dtype": draw.among(_BYTES)}, offset)
 
 
+@recipe("qnn.resize")
+def _resize(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    """An image of bytes, interpolated."""
+    plain = RECIPES["resize"](draw, op, [TensorType(draw.among(_BYTES), _image_of(draw))])
+    data = fixed[0] if fixed and fixed[0] is not None else plain.operands[0]
+    return Call((data,), {**plain.attrs, "method": draw.among(("linear", "cubic"))})
+
+
+def _image_of(draw: Draw) -> tuple[int, ...]:
+    return draw.extent(3), draw.among((3, 16, 20)), draw.between(1, 9), draw.between(1, 9)
+
+
 @recipe("qnn.attention")
 def _attention(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Heads that may share keys and values, with or without a mask."""

@@ -284,6 +284,7 @@ _REPLACEMENTS: dict[str, _Replacement] = {
     **dict.fromkeys(("max", "mean", "min", "prod", "sum"), _reduction),
     "arange": _range,
     "nonzero": _nonzero,
+    "qnn.resize": _resized,
     "resize": _resized,
     "unique": _unique,
     "vision.non_max_suppression": _suppression,

@@ -57,3 +57,24 @@ def scaled_sums(site: Site, sums: Value, scale: Array, behind: int) -> Value:
     if scale.ndim:
         scale = scale.reshape(-1, *(1,) * behind)
     return site.emit("multiply", real, site.constant(scale.astype(np.float32)))
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Integer sums times a constant."""
+
+    sums: Value
+    scale: Array
+
+
+def sums_of(site: Site, value: Value) -> Sums | None:
+    """What `scaled_sums` made the value of, unless somebody else reads it."""
+    product = site.producer(value)
+    if product is None or product.op.name != "multiply" or not site.only_use(value):
+        return None
+    scale, real = site.array(product.args[1]), site.producer(product.args[0])
+    if scale is None or real is None or real.op.name != "cast":
+        return None
+    sums = real.args[0]
+    is_exact = sums.dtype is DType.INT32 and real.output.dtype is DType.FLOAT32
+    return Sums(sums, scale) if is_exact and site.only_use(real.output) else None

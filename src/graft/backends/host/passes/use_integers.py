@@ -27,13 +27,14 @@ from graft.backends.host.passes.quantized_values import (
     QUANTIZE,
     quantized,
     scaled_sums,
+    sums_of,
     zero_point_of,
 )
+from graft.backends.host.passes.rounding import ROUNDINGS
 from graft.backends.host.storage import static_shape
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import as_keywords
 from graft.ir.graph import Graph, Node, Value
-from graft.ops.integer import BYTES
 from graft.passes.fold_constants import FoldOptions, fold_constants
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
@@ -45,7 +46,6 @@ LAYERS = {name.replace("qnn.", "nn."): name for name in INTEGER_LAYERS}
 
 _MOVES = RuleSet("moved_bytes")
 _LAYERS = RuleSet("integer_layers")
-_QUANTISATIONS = RuleSet("integer_quantisations")
 
 # Products of this many bytes cannot add up to more than an int32 holds.
 _MOST_TERMS = 1 << 16
@@ -71,7 +71,7 @@ _SAME_SCALE = 1e-5
 def use_integers(graph: Graph) -> Graph:
     """Whole attentions, then layers, then what is between them; dequantised constants that are left
     are folded."""
-    for rules in (_MOVES, ATTENTIONS, _LAYERS, _QUANTISATIONS):
+    for rules in (_MOVES, ATTENTIONS, _LAYERS, *ROUNDINGS):
         graph = apply_rules(graph, rules)
     return fold_constants(graph, FoldOptions(growth=8, kept=frozenset()))
 
@@ -134,32 +134,11 @@ def _more_channels(site: Site, data: Value, weight: Array) -> tuple[Value, Array
     return padded, np.pad(weight, widths)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """Integer sums times a constant."""
-
-    sums: Value
-    scale: Array
-
-
-def _sums_of(site: Site, value: Value) -> _Sums | None:
-    """What `scaled_sums` made the value of, unless somebody else reads it."""
-    product = site.producer(value)
-    if product is None or product.op.name != "multiply" or not site.only_use(value):
-        return None
-    scale, real = site.array(product.args[1]), site.producer(product.args[0])
-    if scale is None or real is None or real.op.name != "cast":
-        return None
-    sums = real.args[0]
-    is_exact = sums.dtype is DType.INT32 and real.output.dtype is DType.FLOAT32
-    return _Sums(sums, scale) if is_exact and site.only_use(real.output) else None
-
-
 @_LAYERS.rule(is_op("nn.bias_add", "add"))
 def integer_bias(site: Site) -> Replacement:
     """A bias that was quantised by the scale of the sums is added to them."""
     node = site.node
-    scaled = _sums_of(site, node.args[0])
+    scaled = sums_of(site, node.args[0])
     source = site.producer(node.args[1])
     if scaled is None or source is None or source.op.name != DEQUANTIZE:
         return Refusal("no quantised bias is added to integer sums")
@@ -286,113 +265,3 @@ def _picks(node: Node) -> bool:
     attrs = node.attrs
     is_inside = attrs.coordinate_transformation_mode != "tf_crop_and_resize"
     return bool(attrs.method == "nearest_neighbor" and is_inside)
-
-
-@_QUANTISATIONS.rule(is_op(QUANTIZE))
-def rounding(site: Site) -> Replacement:
-    """A quantisation as pointwise steps, which other kernels take in."""
-    node = site.node
-    scale, zero = site.array(node.args[1]), zero_point_of(site, node)
-    if scale is None or zero is None or (scale.size, zero.size) != (1, 1):
-        return Refusal("its scale or zero point is not one constant")
-    if node.output.dtype not in BYTES or scale.dtype != np.float32 or not scale.reshape(-1)[0] > 0:
-        return Refusal("it is not to 8 bits, or its scale is no positive float32")
-    limits = np.iinfo(node.output.dtype.numpy)
-    offset = int(zero.reshape(-1)[0])
-    low, high = limits.min - offset, limits.max - offset
-    divided = _divided(site, node.args[0], scale.reshape(()))
-    if divided is not None:
-        ratio = _unclipped(site, divided.whole(site), low, high)
-    elif node.args[0].dtype is DType.FLOAT32 and node.attrs.precision in (None, DType.FLOAT32):
-        ratio = site.emit("divide", node.args[0], site.constant(scale.reshape(())))
-    else:
-        return Refusal("what is quantised does not come from integers, and is not float32")
-    operands = (ratio, site.constant(np.float32(offset))) if offset else (ratio,)
-    return site.emit("qnn.saturate", *operands, dtype=node.output.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shifted:
-    """A value less than it should be by a constant, which is added when nothing else is."""
-
-    value: Value
-    offset: float = 0.0
-
-    def whole(self, site: Site) -> Value:
-        if not self.offset:
-            return self.value
-        return site.emit("add", self.value, site.constant(np.float32(self.offset)))
-
-
-def _divided(site: Site, value: Value, scale: Array) -> _Shifted | None:
-    """The value in units of a scale, where it comes from integers by steps that allow that."""
-    sums = _sums_of(site, value)
-    if sums is not None:
-        real = site.emit("cast", sums.sums, dtype=DType.FLOAT32)
-        return _Shifted(site.emit("multiply", real, site.constant(sums.scale / scale)))
-    data = quantized(site, value)
-    if data is not None and data.axis is None:
-        factor = np.float32(data.scale / scale)
-        real = site.emit("cast", data.value, dtype=DType.FLOAT32)
-        scaled = site.emit("multiply", real, site.constant(factor))
-        return _Shifted(scaled, float(-factor * np.float32(data.zero_point)))
-    node = site.producer(value)
-    if node is None or not site.only_use(value):
-        return None
-    return _divided_sum(site, node, scale) or _divided_activation(site, node, scale)
-
-
-def _divided_activation(site: Site, node: Node, scale: Array) -> _Shifted | None:
-    """The same for an operator that keeps numbers within bounds, or scales negative ones."""
-    if node.op.name not in ("nn.relu", "nn.leaky_relu", "clip") or len(node.inputs) != 1:
-        return None
-    data = _divided(site, node.args[0], scale)
-    if data is None:
-        return None
-    if node.op.name != "clip":
-        return _Shifted(site.again(node, data.whole(site)))
-    bounds = {"a_min": node.attrs.a_min, "a_max": node.attrs.a_max}
-    scaled = {key: None if b is None else float(b) / float(scale) for key, b in bounds.items()}
-    return _Shifted(site.again(node, data.whole(site), **scaled))
-
-
-def _divided_sum(site: Site, node: Node, scale: Array) -> _Shifted | None:
-    """The same for a sum, of which all constant parts become one."""
-    if node.op.name not in ("add", "nn.bias_add"):
-        return None
-    left, bias = _divided(site, node.args[0], scale), site.array(node.args[1])
-    if left is None:
-        return None
-    if bias is not None:
-        divided = site.constant((bias / scale).astype(np.float32))
-        return _Shifted(site.again(node, left.value, divided), left.offset)
-    right = _divided(site, node.args[1], scale)
-    if right is None:
-        return None
-    shifted = _Shifted(left.value, float(np.float32(left.offset + right.offset)))
-    return _Shifted(site.again(node, shifted.whole(site), right.value))
-
-
-def _unclipped(site: Site, value: Value, low: int, high: int) -> Value:
-    """The value before an activation that the limits of the codes make needless."""
-    node = site.producer(value)
-    if node is not None and node.op.name == "nn.relu" and low == 0:
-        return node.args[0]
-    if node is None or node.op.name != "clip" or len(node.inputs) != 1:
-        return value
-    floor, ceiling = node.attrs.a_min, node.attrs.a_max
-    above = floor is None or np.rint(floor) <= low
-    below = ceiling is None or np.rint(ceiling) >= high
-    return node.args[0] if above and below else value
-
-
-@_QUANTISATIONS.rule(is_op(DEQUANTIZE))
-def difference_times_scale(site: Site) -> Replacement:
-    """A dequantisation in steps that other kernels take in: exactly what it means."""
-    data = quantized(site, site.node.output)
-    if data is None or data.axis is not None or site.array(data.value) is not None:
-        return Refusal("it is not of bytes by one constant scale")
-    real = site.emit("cast", data.value, dtype=DType.FLOAT32)
-    if data.zero_point:
-        real = site.emit("subtract", real, site.constant(np.float32(data.zero_point)))
-    return site.emit("multiply", real, site.constant(data.scale))

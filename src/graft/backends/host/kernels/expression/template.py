@@ -61,7 +61,8 @@ def _cost(group: Group, block: int, target: Target) -> float:
     if name in CONVOLUTIONS:
         machine = target.machine
         return machine.meeting_cycles + group_flops(group) / (2 * machine.vector_fmas)
-    interpolates = name == "resize" and anchor is not None and anchor.attrs.method != NEAREST
+    resizes = name in ("resize", "qnn.resize")
+    interpolates = resizes and anchor is not None and anchor.attrs.method != NEAREST
     by_element = name in _BY_ELEMENT or interpolates
     return (element_cost if by_element else streamed_cost)(group, block, target)
 

@@ -2,13 +2,15 @@
 
 Which rows and columns a result pixel looks at, and with what weights, is a table per axis where the
 extents are known when the kernel is written, and a formula of the index where they are not. The
-threads share the rows of the result; what depends on the row only is computed once for it.
+threads share the rows of the result; what depends on the row only is computed once for it. Where
+an image grows, the rows that a result's row looks at are combined first, into a line of floats that
+stays in the first cache. Bytes become floats when they are read, and nothing but bytes is moved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,27 +27,34 @@ from graft.backends.host.kernels.image import (
     not_readable,
     unfit_epilogue,
 )
+from graft.backends.host.kernels.tile import runs
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
 from graft.loop.build import Term, term
 from graft.loop.index import dim_of
 from graft.loop.ir import (
+    Allocate,
     Binary,
     BinaryKind,
     Block,
     Broadcast,
     Buffer,
     Call,
+    Cast,
     Const,
     Expr,
     Let,
     Load,
+    Ramp,
+    Scope,
     Stmt,
+    Store,
     Var,
 )
 from graft.ops import resize_axis
 from graft.ops.expression import NumbersNeededError
+from graft.ops.integer import BYTES
 from graft.ops.resize import resize_steps
 from graft.ops.resize_axis import AxisResize, nearest_table, tap_tables
 from graft.rewrite.rule import Refusal
@@ -56,7 +65,9 @@ NEAREST = "nearest_neighbor"
 MOST_TAPS = 16
 
 
-@kernel_template(("resize",), Layout.BLOCKED, schedule=ImageSchedule, layouts=same_blocks)
+@kernel_template(
+    ("resize", "qnn.resize"), Layout.BLOCKED, schedule=ImageSchedule, layouts=same_blocks
+)
 def image_resize(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A resized image with whatever follows."""
     anchor = group.sole_anchor
@@ -82,7 +93,8 @@ def unfit_resize(anchor: Node) -> str | None:
         return "the sizes are operands"
     if anchor.attrs.coordinate_transformation_mode == "tf_crop_and_resize":
         return "the image is cropped"
-    if data.dtype is not DType.FLOAT32:
+    is_moved = data.dtype in BYTES and anchor.attrs.method == NEAREST
+    if anchor.output.dtype is not DType.FLOAT32 and not is_moved:
         return f"images of {data.dtype} are not resized in blocks"
     if data.shape is None or result.shape is None or data.shape[:2] != result.shape[:2]:
         return "more than rows and columns is resized"
@@ -92,7 +104,7 @@ def unfit_resize(anchor: Node) -> str | None:
 def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
     """Why the image or what follows cannot be read, if it cannot."""
     result, source = stores[group.output], anchor.args[0]
-    if anchor.output.dtype is not result.dtype or source in group.constants:
+    if result.dtype not in (anchor.output.dtype, *BYTES) or source in group.constants:
         return "the result is of another dtype, or of a constant"
     storage = stores[group.outer(source)]
     if storage.block != result.block and storage.shape[2:] != (1, 1):
@@ -178,11 +190,44 @@ class _Writer(ImageWriter):
         self.pixels, self.anchor = schedule.pixels, anchor
         self.rows_axis, self.columns_axis = axes
 
+        self.line = self.line_buffer()
+
+    def line_buffer(self) -> Buffer | None:
+        """Where rows are combined before columns are; None where that would take more work."""
+        width, result = self.parameters.extent(shape_of(self.anchor.args[0])[3]), self.width
+        if not isinstance(width, Const) or not isinstance(result, Const):
+            return None
+        columns, pixels = int(width.value), int(result.value)
+        rows, taps = self.rows_axis.count, self.columns_axis.count
+        if columns * (rows + 1) + pixels * taps >= pixels * rows * taps:
+            return None
+        extents = Const(columns), Const(self.result.block)
+        return Buffer(self.fresh("line"), DType.FLOAT32, extents, Scope.HEAP)
+
     def body(self) -> Stmt:
         def line(lines: list[_Tap]) -> Stmt:
-            return Block(tuple(self.across(self.pixels, partial(self.tile, lines))))
+            tiles = self.across(self.pixels, partial(self.tile, lines))
+            if self.line is None:
+                return Block(tuple(tiles))
+            columns = runs(self.line.extents[0], self.pixels)
+            fill = [
+                run.loop(Var(self.fresh("columns")), partial(self.combined_rows, lines, run.size))
+                for run in columns
+            ]
+            return Allocate(self.line, Block((*fill, *tiles)))
 
         return self.rows([self.looked_at(self.rows_axis, self.row, line)])
+
+    def combined_rows(self, lines: list[_Tap], size: int, column: Expr) -> Stmt:
+        """Some columns of the rows that are looked at, as one row of floats."""
+        assert self.line is not None
+        stores = []
+        for coordinate in self.coordinates(column, size):
+            values = [self.read(coordinate, line.place, coordinate.column) for line in lines]
+            along = Ramp(Const(coordinate.first), 1, self.lanes)
+            at = (coordinate.column, along)
+            stores.append(Store(self.line, at, self.weighted(lines, values)))
+        return Block(tuple(stores))
 
     def tile(self, lines: list[_Tap], column: Expr, size: int) -> Stmt:
         """Some pixels, all channels of a block each."""
@@ -225,31 +270,27 @@ class _Writer(ImageWriter):
             bindings.append((Var(self.fresh("sum"), expr.dtype, expr.lanes), expr))
             return bindings[-1][0]
 
-        sums = (
-            named(
-                self.weighted(columns, [self.read(coordinate, line, column) for column in columns])
-            )
-            for line in lines
-        )
-        total = named(self.weighted(lines, list(sums)))
+        if self.line is not None:
+            along = Ramp(Const(coordinate.first), 1, self.lanes)
+            values: list[Expr] = [Load(self.line, (column.place, along)) for column in columns]
+            total = named(self.weighted(columns, values))
+        else:
+            sums = []
+            for line in lines:
+                values = [self.read(coordinate, line.place, column.place) for column in columns]
+                sums.append(named(self.weighted(columns, values)))
+            total = named(self.weighted(lines, sums))
         body = self.store(coordinate, {self.anchor.output: total})
         for var, expr in reversed(bindings):
             body = Let(var, expr, body)
         return body
 
-    def read(self, coordinate: BlockedCoordinate, line: _Tap, column: _Tap) -> Expr:
-        """The image's vector in a row and a column."""
+    def read(self, coordinate: BlockedCoordinate, row: Expr, column: Expr) -> Expr:
+        """The image's vector in a row and a column, of the dtype that it is resized in."""
         storage, buffer = self.parameters.value(self.anchor.args[0])
-        here = BlockedCoordinate(
-            coordinate.batch,
-            coordinate.block,
-            line.place,
-            column.place,
-            coordinate.first,
-            coordinate.lanes,
-            coordinate.size,
-        )
-        return here.load(storage, buffer)
+        vector = replace(coordinate, row=row, column=column).load(storage, buffer)
+        dtype = self.anchor.output.dtype
+        return vector if vector.dtype is dtype else Cast(dtype, vector)
 
     def weighted(self, taps_: list[_Tap], values: list[Expr]) -> Expr:
         """The sum of values, each times its weight."""
