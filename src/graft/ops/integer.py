@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array, DType
-from graft.ir.attrs import Attrs
+from graft.ir.attrs import Attrs, Floats
 from graft.ir.op import Kind, Work, define, get_op
 from graft.ir.types import TensorType
-from graft.loop.build import Term, call, cast, minimum
+from graft.loop.build import Term, call, cast, maximum, minimum
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops.activation import SoftmaxAttrs
@@ -124,10 +124,18 @@ def _byte_product(attrs: BatchMatmulAttrs, left: Array, right: Array) -> Array:
 class ByteAttentionAttrs(Attrs):
     """What the bytes stand for, and how probabilities become bytes."""
 
-    scale: float  # of the sums that are scores
+    scale: float  # of the sums (or codes) that are scores
     step: float  # of a probability's code
     zero_points: tuple[int, int, int] = (0, 0, 0)  # of queries, keys and values
     most: int = 255  # the highest code of a probability; 0 is the lowest
+    # How scores are rounded on the way from sums to floats, four numbers each time: a factor, the
+    # step of a code, the lowest and the highest code less the zero point. Then `scale` is of codes.
+    roundings: Floats = ()
+    masked: int = 0  # in which of the roundings the mask is added, or behind how many
+
+    @property
+    def score_roundings(self) -> list[tuple[float, float, float, float]]:
+        return list(zip(*(self.roundings[part::4] for part in range(4)), strict=True))
 
 
 def _byte_attention_type(
@@ -142,6 +150,10 @@ def _byte_attention_type(
     require(mask is None or mask.dtype is DType.FLOAT32, "the mask is not float32")
     require(attrs.step > 0, f"the step of probabilities is {attrs.step}, not positive")
     require(0 < attrs.most < 256, f"the highest code is {attrs.most}, not one of a byte")
+    require(len(attrs.roundings) % 4 == 0, "roundings of scores are not of four numbers each")
+    require(all(step > 0 for step in attrs.roundings[1::4]), "a step of scores is not positive")
+    inside = 0 <= attrs.masked <= len(attrs.roundings) // 4
+    require(inside, f"there is no rounding {attrs.masked} to add the mask in")
     floats = (TensorType(DType.FLOAT32, one.shape) for one in (query, key, value))
     result = get_op("nn.attention").infer(AttentionAttrs(), *floats, mask, None, None)
     single = result[0] if isinstance(result, tuple) else result
@@ -166,7 +178,8 @@ def _byte_attention(
     attrs: ByteAttentionAttrs, query: Array, key: Array, value: Array, mask: Array | None
 ) -> Array:
     """Attention on bytes less their zero points, [batch, heads, length, size]: scores and results
-    are summed in int32. Between them, softmax is in float32 and its results are rounded to codes.
+    are summed in int32. Between them, softmax is in float32 and its results are rounded to codes;
+    scores may be rounded to codes before it.
     """
     wide = [
         array.astype(np.int32) - zero
@@ -175,8 +188,14 @@ def _byte_attention(
     shared = query.shape[1] // key.shape[1] if key.shape[1] else 1
     keys, values = (np.repeat(one, shared, axis=1) for one in wide[1:])
     sums = np.matmul(wide[0], keys.swapaxes(-1, -2))
-    scores = sums.astype(np.float32) * np.float32(attrs.scale)
-    if mask is not None:
+    scores = sums.astype(np.float32)
+    for number, (factor, step, low, high) in enumerate(attrs.score_roundings):
+        scores = scores * np.float32(factor)
+        if mask is not None and number == attrs.masked:
+            scores = scores + mask * np.float32(1 / step)
+        scores = np.clip(np.rint(scores), np.float32(low), np.float32(high))
+    scores = scores * np.float32(attrs.scale)
+    if mask is not None and attrs.masked == len(attrs.score_roundings):
         scores = scores + mask
     shares = get_op("nn.softmax").evaluate(SoftmaxAttrs(axis=-1), scores)
     ratio = np.nan_to_num(shares / np.float32(attrs.step), nan=0.0)
@@ -266,6 +285,18 @@ def _express_byte_product(attrs: Any, out: te.Out, left: Tensor, right: Tensor) 
     return te.express_op(get_op("nn.batch_matmul"), attrs, operands, out.types, out.name)
 
 
+def score_of(attrs: ByteAttentionAttrs, sums: Term, mask: Term | None) -> Term:
+    """What softmax is of, from sums as floats and what is added."""
+    score, roundings = sums, attrs.score_roundings
+    for number, (factor, step, low, high) in enumerate(roundings):
+        score = score * factor
+        if mask is not None and number == attrs.masked:
+            score = score + mask * (1 / step)
+        score = minimum(maximum(call("round", score), low), high)
+    score = score * attrs.scale
+    return score if mask is None or attrs.masked < len(roundings) else score + mask
+
+
 @te.expresses("qnn.attention")
 def _express_byte_attention(
     attrs: Any, out: te.Out, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
@@ -286,8 +317,8 @@ def _express_byte_attention(
     sums = te.by_index(f"{out.name}_sums", [*query.shape[:3], key.shape[2]], score)
 
     def scaled(*at: Term) -> Term:
-        real = cast(DType.FLOAT32, te.read(sums, at)) * te.number(attrs.scale, DType.FLOAT32)
-        return real if mask is None else real + te.spread(mask, at, te.sizes(sums))
+        added = None if mask is None else te.spread(mask, at, te.sizes(sums))
+        return score_of(attrs, cast(DType.FLOAT32, te.read(sums, at)), added)
 
     scores = te.by_index(f"{out.name}_scores", sums.shape, scaled)
     type_ = TensorType(DType.FLOAT32, (*te.sizes(query)[:3], te.sizes(key)[2]))

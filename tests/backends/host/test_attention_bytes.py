@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,26 @@ def test_masks_and_few_codes(shape: tuple[int, ...]) -> None:
     agrees(graph, [*(whole(draw, "uint8", 2, *one) for one in shapes), added])
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("masked", [None, 0, 1, 2])
+def test_rounded_scores(masked: int | None, dtype: str, machine: str) -> None:
+    """Twice, with a mask before, between or behind; the zero point of keys counts."""
+    draw, g = np.random.default_rng(7), Builder()
+    shapes = (4, 19, 8), (2, 37, 8), (2, 37, 20)
+    operands = [g.input(n, tensor(dtype, 2, *s)) for n, s in zip("qkv", shapes, strict=True)]
+    arrays = [whole(draw, dtype, 2, *one) for one in shapes]
+    if masked is not None:
+        operands.append(g.input("mask", tensor("float32", 2, 1, 19, 37)))
+        added = draw.standard_normal((2, 1, 19, 37)).astype(np.float32)
+        added.reshape(-1)[1::5] = -np.inf
+        arrays.append(added)
+    attrs: dict[str, Any] = {"scale": 0.04, "step": 1 / 255, "zero_points": ZERO_POINTS[dtype]}
+    attrs["roundings"] = (0.0031, 0.05, -128.0, 127.0, 1.13, 0.04, -90.0, 165.0)
+    graph = g.build(g("qnn.attention", *operands, masked=masked or 0, **attrs))
+    agrees(graph, arrays, machine)
+
+
 class Model:
     """Builds attentions of quantised operands."""
 
@@ -101,14 +122,26 @@ class Model:
         return self.g("qnn.dequantize", codes, *parameters)
 
     def attention(
-        self, mask: bool = False, shares: tuple[float, int, str] | None = (1 / 255, 0, "uint8")
+        self,
+        mask: bool = False,
+        shares: tuple[float, int, str] | None = (1 / 255, 0, "uint8"),
+        rounded: Collection[str] = (),
+        dtype: str = "uint8",
     ) -> Value:
+        """With scores that are `rounded` behind some of the steps on the way to softmax."""
         g = self.g
-        q, k, v = (self.through(x, 0.03, 110) for x in self.operands)
+        zero, own = (110, 121) if dtype == "uint8" else (-18, -7)
+
+        def maybe(step: str, value: Value, scale: float) -> Value:
+            return self.through(value, scale, own, dtype) if step in rounded else value
+
+        q, k, v = (self.through(x, 0.03, zero, dtype) for x in self.operands)
         scores = g("nn.batch_matmul", q, g("transpose", k, axes=(0, 1, 3, 2)))
-        scores = g("divide", scores, g.constant(np.float32(3)))
+        scores = maybe("product", scores, 0.1127)  # of which no sum is halfway between codes
+        scores = maybe("factor", g("divide", scores, g.constant(np.float32(3))), 0.0371)
         if mask:
-            scores = g("add", scores, g.input("mask", tensor("float32", 1, 1, 1, 37)))
+            added = maybe("mask", g.input("mask", tensor("float32", 1, 1, 1, 37)), 0.0293)
+            scores = maybe("sum", g("add", scores, added), 0.0413)
         softmax = g("nn.softmax", scores, axis=-1)
         return g(
             "nn.batch_matmul", softmax if shares is None else self.through(softmax, *shares), v
@@ -145,6 +178,51 @@ def test_a_quantised_attention_is_one_kernel(
     away = np.abs(found - wanted) / step
     assert away.max() < 1.01
     assert (away > 0.5).mean() < 0.01
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("rounded", "mask"),
+    [
+        (("product",), False),
+        (("factor",), False),
+        (("product", "factor"), False),
+        (("product", "factor", "sum"), True),
+        (("product", "factor", "mask", "sum"), True),
+        (("factor",), True),
+        (("sum",), True),
+    ],
+)
+def test_scores_that_are_quantised_too(rounded: tuple[str, ...], mask: bool, dtype: str) -> None:
+    """As ONNX Runtime's static quantisation writes them: still one kernel, and the same codes as
+    from kernels of their own but where a last bit decides between two."""
+    model = Model()
+    step = 0.007
+    zero = 100 if dtype == "uint8" else -28
+    result = model.attention(mask, (1 / 255, 0, "uint8"), rounded, dtype)
+    graph = model.g.build(model.through(result, step, zero, dtype))
+    made = use_integers(graph)
+    names = _names(made)
+    assert names.count("qnn.attention") == 1
+    assert not {"qnn.batch_matmul", "nn.batch_matmul", "nn.softmax"} & {*names}
+    (node,) = (node for node in made.nodes if node.op.name == "qnn.attention")
+    assert len(node.attrs.score_roundings) == len({*rounded} - {"mask"})
+    draw = np.random.default_rng(4)
+    arrays = [draw.standard_normal(static).astype(np.float32) for static in _shapes(graph)]
+    (wanted,) = evaluate(graph, arrays)
+    feeds = {value.name: array for value, array in zip(graph.inputs, arrays, strict=True)}
+    (found,) = graft.compile(graph, strict=True).run(None, feeds)
+    away = np.abs(found - wanted) / step
+    assert away.max() < 1.01
+    assert (away > 0.5).mean() < 0.01
+
+
+def test_scores_that_others_read_stay_apart() -> None:
+    model = Model()
+    result = model.attention(rounded=("product",))
+    codes = [n for n in model.g.build(result).nodes if n.op.name == "qnn.quantize"]
+    (scores,) = (n.output for n in codes if n.output.shape == (1, 2, 21, 37) and n is not codes[-1])
+    assert "qnn.attention" not in _names(use_integers(model.g.build(result, scores)))
 
 
 def _shapes(graph: Graph) -> list[tuple[int, ...]]:

@@ -275,6 +275,14 @@ def _products() -> list[Case]:
         case("qnn.batch_matmul", u8(2, 1, 5, 7), i8(3, 7, 9), high=99),
         case("qnn.batch_matmul", i8(5, 7), u8(2, 9, 7), transpose_b=True, low=0, high=99),
         case(
+            *("qnn.attention", i8(1, 2, 5, 6), i8(1, 2, 7, 6), i8(1, 2, 7, 3), f32(5, 7)),
+            scale=0.05,
+            step=0.01,
+            zero_points=(1, 2, 3),
+            masked=1,
+            roundings=(0.2, 0.05, -128.0, 127.0, 1.1, 0.06, -90.0, 165.0),
+        ),
+        case(
             *("qnn.attention", u8(2, 4, 5, 6), u8(2, 2, 7, 6), i8(2, 2, 7, 3), f32(5, 7)),
             scale=1e-3,
             step=1 / 255,

@@ -4,6 +4,9 @@ The threads share (batch, head, chunk of queries) jobs. A job brings the keys an
 into words, once for all its queries. Then a few queries at a time become rows of scores with
 vectors along the keys, probabilities, codes of these, and results.
 
+Scores that are rounded need all of a sum. Those that are not may lack what all keys add to a query
+alike, since softmax does not see it: the zero point of the keys never matters to them.
+
 Four codes of a row make a word: those of keys a quarter of a vector apart, as `interleave4` joins
 them. The words of values are made of the same four keys.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from graft.backends.host.coordinates import PlainCoordinate, over, plus, times
 from graft.backends.host.group import Group
@@ -52,7 +55,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
-from graft.ops.integer import HALF
+from graft.ops.integer import HALF, score_of
 from graft.rewrite.rule import Refusal
 from graft.target.register_tile import most_pixels
 from graft.target.target import Target
@@ -164,6 +167,12 @@ class _Writer:
         less = HALF if self.dtypes[2] is DType.UINT8 else 0
         return query + more, value - less
 
+    @property
+    def key_offset(self) -> int:
+        """The zero point of keys as signed bytes, where it counts."""
+        less = HALF if self.dtypes[1] is DType.UINT8 else 0
+        return self.attrs.zero_points[1] - less if self.attrs.roundings else 0
+
     def body(self) -> Stmt:
         row_runs = runs(self.queries, self.schedule.rows)
         tiles = reduce(plus, (run.count for run in row_runs))
@@ -266,6 +275,7 @@ class _Rows:
         self.top = self.running("top", BinaryKind.MAXIMUM, self.lanes, DType.FLOAT32)
         self.sums = self.running("sums", BinaryKind.ADD, self.lanes, DType.FLOAT32)
         self.totals = self.running("totals", BinaryKind.ADD, quarter, DType.INT32)
+        self.terms = self.running("terms", BinaryKind.ADD, self.lanes, DType.INT32)
         self.firsts = Buffer(f"firsts{self.tag}", DType.INT32, (Const(count),), Scope.REGISTER)
         self.most = self.named("most")
         self.factors = self.named("factor")
@@ -281,11 +291,36 @@ class _Rows:
 
     def body(self, row: Expr) -> Stmt:
         steps = (self.score(), self.top.clear(), self.greatest(), self.softmax(), self.combine())
-        body: Stmt = Block(steps)
-        registers = (self.top.buffer, self.sums.buffer, self.totals.buffer, self.firsts)
+        body: Stmt = Block((self.query_terms(), *steps) if self.writer.key_offset else steps)
+        registers = [self.top.buffer, self.sums.buffer, self.totals.buffer, self.firsts]
+        if self.writer.key_offset:
+            registers.append(self.terms.buffer)
         for buffer in (self.scores, self.codes, *registers):
             body = Allocate(buffer, body)
         return Let(self.row, row, body)
+
+    def query_word(self, row: int, step: Expr) -> Expr:
+        """Four unsigned bytes of a query."""
+        writer = self.writer
+        at = (writer.batch, writer.head, plus(self.row, row), step)
+        return unsigned(Load(writer.query, at), writer.dtypes[0])
+
+    def query_terms(self) -> Stmt:
+        """What the zero point of the keys takes off all scores of a query, in all lanes."""
+        writer, step, offset = self.writer, Var(f"sum_step{self.tag}"), self.writer.key_offset
+        ones = Const(_ONES, DType.INT32, self.lanes)
+
+        def add(row: int) -> Stmt:
+            word = Broadcast(self.query_word(row, step), self.lanes)
+            added = Call("dot4", (word, ones, self.terms.value(row)), DType.INT32)
+            return Store(self.terms.buffer, self.terms.at(row), added)
+
+        def finish(row: int) -> Stmt:
+            centred = Term(self.terms.value(row)) - writer.size * writer.taken_off[0]
+            return Store(self.terms.buffer, self.terms.at(row), (centred * -offset).expr)
+
+        loop = For(step, Const(0), Const(writer.steps), self.each_row(add))
+        return Block((self.terms.clear(), loop, self.each_row(finish)))
 
     def score(self) -> Stmt:
         """The scores of all keys, a few vectors of them at a time."""
@@ -313,34 +348,37 @@ class _Rows:
         def along(vector: int) -> Expr:
             return Ramp(times(plus(begin, vector), self.lanes), 1, self.lanes)
 
-        def element(pixel: int) -> Expr:
-            at = (writer.batch, writer.head, plus(self.row, pixel), step)
-            return unsigned(Load(writer.query, at), writer.dtypes[0])
-
         def store(pixel: int, vector: int) -> Stmt:
-            score = cast(DType.FLOAT32, Term(tile.value(pixel, vector))) * writer.attrs.scale
+            total = Term(tile.value(pixel, vector))
+            if writer.key_offset:
+                total = total + self.terms.value(pixel)
             is_cut = is_last and vector == tile.vectors - 1
             left = writer.keys - (writer.vectors - 1) * self.lanes
             there = mask_of(Const(left), self.lanes) if is_cut else None
-            score = self.masked(score, pixel, along(vector), there)
+            real = cast(DType.FLOAT32, total)
+            score = self.masked(real, pixel, along(vector), there)
             return Store(self.scores, (Const(pixel), along(vector)), score.expr)
 
         starts = tile.clear()
         if writer.taken_off[0]:
             starts = tile.clear(lambda vector: Load(writer.key_terms, (along(vector),)))
-        sums = tile.step(element, lambda vector: Load(writer.key_words, (step, along(vector))))
+        sums = tile.step(
+            partial(self.query_word, step=step),
+            lambda vector: Load(writer.key_words, (step, along(vector))),
+        )
         reduction = For(step, Const(0), Const(writer.steps), sums)
         whole = Block((starts, reduction, tile.each(store)))
         return Let(begin, first, Allocate(tile.accumulators, whole))
 
-    def masked(self, score: Term, pixel: int, along: Expr, there: Expr | None) -> Term:
+    def masked(self, sums: Term, pixel: int, along: Expr, there: Expr | None) -> Term:
         """Scores with what the mask adds; those of lanes that are no key never count."""
-        writer = self.writer
+        writer, mask = self.writer, None
         if writer.mask is not None:
             storage, buffer = writer.mask
             at = (writer.batch, writer.head, plus(self.row, pixel), along)
             added = Term(PlainCoordinate(at, self.lanes).load(storage, buffer))
-            score = score + (added if there is None else select(Term(there), added, 0.0))
+            mask = added if there is None else select(Term(there), added, 0.0)
+        score = score_of(writer.attrs, sums, mask)
         return score if there is None else select(Term(there), score, -math.inf)
 
     def each_vector(self, name: str, action: Callable[[Var, Expr], Stmt]) -> Stmt:

@@ -1,8 +1,9 @@
 """Makes one operator of an attention whose operands and probabilities are quantised.
 
 Products of dequantised queries, keys and values enter, with a softmax between them whose results
-are quantised; `qnn.attention` leaves, which one kernel computes. Where probabilities stay in float,
-nothing changes: their products are floats.
+are quantised; `qnn.attention` leaves, which one kernel computes. Scores may be quantised too: as
+they are summed, behind their factor, behind their mask. Where probabilities stay in float, nothing
+changes: their products are floats.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from graft.backends.host.kernels.attention_bytes import LARGEST_SIZE
 from graft.backends.host.kernels.integer_weights import QUAD
 from graft.backends.host.passes.byte_products import Bytes, are_known, turned_back
 from graft.backends.host.passes.quantized_values import (
+    DEQUANTIZE,
     QUANTIZE,
     Quantized,
     quantized,
     scaled_sums,
 )
 from graft.backends.host.storage import static_shape
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node, Value
 from graft.rewrite.driver import Site
 from graft.rewrite.pattern import is_op
@@ -53,15 +55,17 @@ def byte_attention(site: Site) -> Replacement:
     keys = turned.value
     if not turned.is_turned:
         keys = site.emit("transpose", keys, axes=(0, 1, 3, 2))
-    most = int(np.iinfo(shares.value.dtype.numpy).max) - int(shares.zero_point)
+    scale, roundings = scores.in_codes(query.scale * key.scale)
     sums = site.emit(
         "qnn.attention",
         *(_in_fours(site, query.value, int(query.zero_point)), _in_fours(site, keys, 0)),
         *(value.value, scores.mask),
-        scale=float(np.float32(query.scale * key.scale) * np.float32(scores.factor)),
+        scale=scale,
         step=float(shares.scale),
         zero_points=tuple(int(one.zero_point) for one in (query, key, value)),
-        most=most,
+        most=_code_limits(shares)[1],
+        roundings=roundings,
+        masked=scores.masked,
     )
     return scaled_sums(site, sums, shares.scale * value.scale, 0)
 
@@ -74,20 +78,33 @@ def _bytes(site: Site, value: Value) -> Quantized | None:
     return data
 
 
-def _rounded_softmax(site: Site, shares: Quantized) -> Node | None:
-    """The softmax over keys that bytes are the codes of, if nobody else reads any of it."""
-    rounding = site.producer(shares.value)
-    if rounding is None or rounding.op.name != QUANTIZE or not site.only_use(shares.value):
+def _code_limits(data: Quantized) -> tuple[int, int]:
+    """The lowest and the highest code less the zero point."""
+    limits, zero = np.iinfo(data.value.dtype.numpy), int(data.zero_point)
+    return int(limits.min) - zero, int(limits.max) - zero
+
+
+def _rounded(site: Site, data: Quantized) -> Value | None:
+    """What bytes are the codes of, by the scale that they have behind it, if nobody else reads
+    them."""
+    rounding = site.producer(data.value)
+    if rounding is None or rounding.op.name != QUANTIZE or not site.only_use(data.value):
         return None
     scale, zero = site.array(rounding.args[1]), rounding.inputs[2:3]
     offset = site.array(zero[0]) if zero and zero[0] is not None else np.zeros(1, np.int32)
     if scale is None or offset is None or (scale.size, offset.size) != (1, 1):
         return None
-    is_same = scale.reshape(()) == shares.scale and offset.reshape(()) == shares.zero_point
-    softmax = site.producer(rounding.args[0])
-    if softmax is None or softmax.op.name != "nn.softmax" or not is_same:
+    is_same = scale.reshape(()) == data.scale and offset.reshape(()) == data.zero_point
+    if not is_same or rounding.attrs.precision not in (None, DType.FLOAT32):
         return None
-    if rounding.attrs.precision not in (None, DType.FLOAT32):
+    return rounding.args[0] if rounding.args[0].dtype is DType.FLOAT32 else None
+
+
+def _rounded_softmax(site: Site, shares: Quantized) -> Node | None:
+    """The softmax over keys that bytes are the codes of, if nobody else reads any of it."""
+    real = _rounded(site, shares)
+    softmax = None if real is None else site.producer(real)
+    if softmax is None or softmax.op.name != "nn.softmax":
         return None
     is_last = softmax.attrs.axis in (-1, 3)
     return softmax if is_last and site.only_use(softmax.output) else None
@@ -95,25 +112,48 @@ def _rounded_softmax(site: Site, shares: Quantized) -> Node | None:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """A product of queries and keys, the number that it is multiplied by, and what is added."""
+    """A product of queries and keys, and what becomes of it."""
 
     product: Node
-    factor: float
+    factor: float  # that the product is multiplied by before anything else
+    roundings: tuple[tuple[Quantized, float], ...]  # each with a factor behind it
     mask: Value | None
+    masked: int  # how many roundings are in front of the mask
+
+    def in_codes(self, scale: Array) -> tuple[float, tuple[float, ...]]:
+        """Scale and roundings as `qnn.attention` has them, of sums by some scale."""
+        unit = float(np.float32(scale) * np.float32(self.factor))
+        numbers: list[float] = []
+        for data, factor in self.roundings:
+            step = float(data.scale)
+            numbers += [unit / step, step, *map(float, _code_limits(data))]
+            unit = step * factor
+        return unit, tuple(numbers)
 
 
 def _scores(site: Site, value: Value) -> _Scores | None:
-    """What a softmax is of: product, times a number, plus a mask, where these are there at all."""
-    factor, mask = 1.0, None
+    """What a softmax is of: a product, times a number, plus a mask, rounded, where these are there
+    at all. They are met last to first."""
+    factor, mask, behind_mask = 1.0, None, 0
+    roundings: list[tuple[Quantized, float]] = []
     shape = value.shape
     while True:
         node = site.producer(value)
         if node is None or not site.only_use(value) or node.output.shape != shape:
             return None
         if node.op.name == "nn.batch_matmul":
-            return _Scores(node, factor, mask)
-        if node.op.name == "add" and mask is None and factor == 1.0:
+            masked = len(roundings) - behind_mask
+            return _Scores(node, factor, tuple(reversed(roundings)), mask, masked)
+        if node.op.name == DEQUANTIZE:
+            data = _bytes(site, value)
+            real = None if data is None else _rounded(site, data)
+            if data is None or real is None:
+                return None
+            roundings.append((data, factor))
+            value, factor = real, 1.0
+        elif node.op.name == "add" and mask is None and factor == 1.0:
             value, mask = node.args
+            behind_mask = len(roundings)
             if not _is_product(site, value):
                 value, mask = mask, value
         elif node.op.name in ("multiply", "divide"):
@@ -130,9 +170,9 @@ def _scores(site: Site, value: Value) -> _Scores | None:
 
 
 def _is_product(site: Site, value: Value) -> bool:
-    """Whether a value may be scores: a product, or one times a number."""
+    """Whether a value may be scores: a product, or one times a number, rounded or not."""
     node = site.producer(value)
-    while node is not None and node.op.name in ("multiply", "divide"):
+    while node is not None and node.op.name in ("multiply", "divide", QUANTIZE, DEQUANTIZE):
         node = site.producer(node.args[0])
     return node is not None and node.op.name == "nn.batch_matmul"
 
