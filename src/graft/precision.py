@@ -293,8 +293,9 @@ class _Trial:
 
     def all_integer(self, allowed: Budget | None) -> Quantized:
         """Every layer on integers, whatever that costs, and products of data unless the host is
-        faster without: it has attention as one kernel in float."""
-        self._run_float()
+        faster without: it has attention as one kernel in float. Errors decide nothing here, so that
+        they are bounded as those of one program."""
+        self._run_float(tries=1)
         candidate = self._candidate(dict.fromkeys(self.units, INTEGER))
         layers = [unit for unit in self.units if unit.weight is not None]
         if 0 < len(layers) < len(self.units) and not self.options.accelerators:
@@ -317,7 +318,7 @@ class _Trial:
 
     def search(self, allowed: Budget | None) -> Quantized:
         """The fastest choice within the budget that holds when it is measured."""
-        self._run_float()
+        self._run_float(tries=_ATTEMPTS + 1)  # accelerators as they are may come first
         costs, shared = self._costs(), self._shared
         errors = [max(o.error for o in one.values()) for one in costs]
         whole = sum(error for error in errors if math.isfinite(error))
@@ -390,7 +391,7 @@ class _Trial:
         session = self.options.host.lower(graph).build().session
         return lambda feeds: session.run(None, feeds)
 
-    def _run_float(self) -> None:
+    def _run_float(self, tries: int) -> None:
         """Compile the float program, and keep its results on samples."""
         self._say("compiling in float")
         self._float = self._linked(self.plain, self.options)
@@ -398,7 +399,8 @@ class _Trial:
         run = _runner(self.plain.graph, self._float)
         if heads.values:
             run = self._compiled(heads.observed(self.plain.graph))
-        self._comparison = Comparison.measured(heads, run, self.held_out, self.probes)
+        samples = self.held_out, self.probes
+        self._comparison = Comparison.measured(heads, run, *samples, tries)
 
     def _linked(self, optimized: Optimized, options: CompileOptions) -> Executable:
         """A graph as it would run, on whatever backends are asked for."""

@@ -60,6 +60,69 @@ def test_unseen_data_are_within_the_bound(count: int, beside: int) -> None:
     assert sum(held) >= runs * CONFIDENCE - 7
 
 
+def noisy(level: float, noise: Array) -> OutputError:
+    """Samples whose squared relative error is a level on average."""
+    error = OutputError()
+    for factor in noise:
+        other = 1 + math.sqrt(level * max(float(factor), 0.01))
+        error.add([np.ones(1)], [np.array([other])])
+    return error
+
+
+def broken_promises(tries: int, likeness: float, steers: bool, runs: int = 1500) -> float:
+    """How often a search over six programs takes one whose error is over the budget (1).
+
+    Each program is to use the budget up by what the last one's bound was, or, at worst, is just
+    over it. What samples do to the errors of two programs is alike to some extent."""
+    broken = 0
+    for seed in range(runs):
+        draw = np.random.default_rng(seed)
+        common, level = draw.normal(size=20), draw.uniform(0.5, 1.5) if steers else 1.0001
+        accepted = 0.0
+        for _ in range(6):
+            own = draw.normal(size=20)
+            noise = 1 + 0.3 * (math.sqrt(likeness) * common + math.sqrt(1 - likeness) * own)
+            bound = noisy(level, noise[:16]).bound(noisy(level, noise[16:]), tries)
+            if bound <= 1:
+                accepted = max(accepted, level)
+            level /= bound**2 * (1 + 1e-9) if steers else 1
+        broken += accepted > 1
+    return broken / runs
+
+
+@pytest.mark.parametrize("steers", [True, False])
+@pytest.mark.parametrize("likeness", [0.0, 0.6, 1.0])
+def test_searches_keep_the_promise(likeness: float, steers: bool) -> None:
+    # Of 1500, 15 are expected at most; more than 29 would be in one of 2000 cases.
+    assert broken_promises(6, likeness, steers) <= 29 / 1500
+
+
+def test_searches_may_break_it_by_bounds_of_single_programs() -> None:
+    assert broken_promises(1, 0.0, steers=False) > 0.03
+
+
+def test_several_outputs_need_no_wider_bound() -> None:
+    """The largest of ten errors is below the largest of their bounds as often as promised."""
+    runs, levels = 1500, np.linspace(0.9, 1.0, 10)
+    missed = 0
+    for seed in range(runs):
+        draw = np.random.default_rng(seed)
+        error = OutputError()
+        for _ in range(8):
+            factors = levels * np.maximum(draw.normal(1, 0.3, size=10), 0.01)
+            others = [np.array([1 + math.sqrt(factor)]) for factor in factors]
+            error.add([np.ones(1)] * 10, others)
+        missed += error.bound() < 1
+    assert missed <= 29
+
+
+def test_more_tries_make_bounds_wider() -> None:
+    error = error_of(outputs(16, 3))
+    bounds = [error.bound(tries=tries) for tries in (1, 2, 7)]
+    assert bounds == sorted(bounds)
+    assert least_share(95, 100, 7) < least_share(95, 100)
+
+
 def test_the_margin_shrinks_with_more_samples() -> None:
     bounds = [error_of(outputs(count, 3)).bound() for count in (3, 12, 48, 192)]
     assert bounds == sorted(bounds, reverse=True)

@@ -36,10 +36,11 @@ class Comparison:
     heads: Heads
     held_out: Sequence[Sampled]
     probes: Sequence[Sampled]  # that were calibrated on
+    tries: int  # programs that may be compared before one is taken by its errors
 
     @staticmethod
     def measured(
-        heads: Heads, run: Run, held_out: Sequence[Feeds], probes: Sequence[Feeds]
+        heads: Heads, run: Run, held_out: Sequence[Feeds], probes: Sequence[Feeds], tries: int
     ) -> Comparison:
         """Run the float program, whose results are its outputs, or heads and what they choose."""
 
@@ -49,7 +50,7 @@ class Comparison:
             pairs = zip(heads.chosen, results[count:], strict=True)
             return Sampled({**feeds, **{v.name: array for v, array in pairs}}, results[:count])
 
-        return Comparison(heads, [*map(sampled, held_out)], [*map(sampled, probes)])
+        return Comparison(heads, [*map(sampled, held_out)], [*map(sampled, probes)], tries)
 
     def quality(self, run: Run) -> Quality:
         """How the results of another program compare, and what they are bounded by elsewhere."""
@@ -64,8 +65,8 @@ class Comparison:
             if ranked is not None:
                 one, two = (np.argmax(array, axis=-1) for array in ranked)
                 same, rows = same + int((one == two).sum()), rows + one.size
-        shares = (same / rows, least_share(same, rows)) if rows else (None, None)
-        return Quality(error.relative, error.bound(beside), *shares)
+        shares = (same / rows, least_share(same, rows, self.tries)) if rows else (None, None)
+        return Quality(error.relative, error.bound(beside, self.tries), *shares)
 
 
 def _is_ranking(exact: Array, other: Array) -> bool:

@@ -3,12 +3,19 @@ relative errors and one-sided confidence bounds out.
 
 A budget is kept for data that nobody has seen if not the measured error but its bound is within it.
 Few samples give a wide margin; it shrinks with the root of their number.
+
+Several programs that are tried on the same samples, until one is within a budget, share the risk
+of being wrong: each is bounded with a confidence so much higher that all bounds hold together with
+the one that is promised (Bonferroni). Several outputs need no such correction. The largest error is
+of one output, whose own bound is wrong as rarely as any, and the largest bound is no less than it
+(an intersection-union test: Berger, Technometrics 24, 1982).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -45,8 +52,9 @@ class OutputError:
     def relative(self) -> float:
         return math.sqrt(self.power)
 
-    def bound(self, beside: OutputError | None = None) -> float:
-        """The relative error that data like these samples do not exceed, with `CONFIDENCE`.
+    def bound(self, beside: OutputError | None = None, tries: int = 1) -> float:
+        """The relative error that data like these samples do not exceed, with `CONFIDENCE` that
+        this holds for all of so many programs that are tried on them.
 
         The error is a ratio of two means, whose variance follows from the samples' deviations from
         it, and Student's distribution gives the bound. `beside` are errors on samples that were
@@ -54,7 +62,9 @@ class OutputError:
         own ratio make the variance more certain. Infinite for less than three samples in all.
         """
         others = {} if beside is None else beside._squares
-        bounds = (_bound(own, others.get(number, ())) for number, own in self._squares.items())
+        bounds = (
+            _bound(own, others.get(number, ()), tries) for number, own in self._squares.items()
+        )
         return math.sqrt(max(bounds, default=0.0))
 
 
@@ -63,7 +73,9 @@ def _ratio(squares: Sequence[tuple[float, float]]) -> float:
     return error / power if power > 0 else (math.inf if error > 0 else 0.0)
 
 
-def _bound(own: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> float:
+def _bound(
+    own: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]], tries: int
+) -> float:
     """The bound on the ratio of means of one output."""
     ratio = _ratio(own)
     if ratio == 0 or not math.isfinite(ratio):
@@ -73,7 +85,12 @@ def _bound(own: Sequence[tuple[float, float]], others: Sequence[tuple[float, flo
     if freedom < 1:
         return math.inf
     spread = sum(float(np.sum(_deviations(group) ** 2)) for group in groups) / freedom
-    return ratio + student_quantile(freedom, CONFIDENCE) * math.sqrt(spread / len(own))
+    return ratio + student_quantile(freedom, _level(tries)) * math.sqrt(spread / len(own))
+
+
+def _level(tries: int) -> float:
+    """The confidence that each of so many bounds has to have for all to hold with `CONFIDENCE`."""
+    return 1 - (1 - CONFIDENCE) / tries
 
 
 def _deviations(squares: Sequence[tuple[float, float]]) -> Array:
@@ -83,16 +100,17 @@ def _deviations(squares: Sequence[tuple[float, float]]) -> Array:
     return np.asarray((errors - _ratio(squares) * powers) / (mean if mean > 0 else 1.0))
 
 
+@cache
 def student_quantile(freedom: int, level: float) -> float:
     """What Student's distribution stays below with a probability of more than a half."""
     share = _beta_quantile(freedom / 2, 0.5, 2 * (1 - level))
     return math.sqrt(freedom * (1 - share) / share)
 
 
-def least_share(hits: int, total: int) -> float:
-    """The share of hits that data are certain to have, with `CONFIDENCE`, when there were so many
-    in some samples of them (Clopper and Pearson)."""
-    return _beta_quantile(hits, total - hits + 1, 1 - CONFIDENCE) if hits else 0.0
+def least_share(hits: int, total: int, tries: int = 1) -> float:
+    """The share of hits that data are certain to have, with `CONFIDENCE` in all of so many tries,
+    when there were so many in some samples of them (Clopper and Pearson)."""
+    return _beta_quantile(hits, total - hits + 1, 1 - _level(tries)) if hits else 0.0
 
 
 def _beta_quantile(a: float, b: float, probability: float) -> float:
