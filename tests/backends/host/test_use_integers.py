@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.backends.host.test_image_resize import MODES
 
 import graft
 from graft.backends.host.lowering.assemble import NativeStep, assemble
@@ -165,16 +166,6 @@ def test_resizing_to_the_nearest_moves_codes() -> None:
     made = _agrees(model, model.through(model.g("resize", x, **attrs), 0.02, 100), 0.02)
     (resized,) = (node for node in made.nodes if node.op.name == "resize")
     assert str(resized.output.dtype) == "uint8"
-
-
-MODES = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-    "tf_half_pixel_for_nn",
-)
 
 
 def _interpolated(
