@@ -293,7 +293,7 @@ class _Trial:
 
     def all_integer(self, allowed: Budget | None) -> Quantized:
         """Every layer on integers, whatever that costs, and products of data unless the host is
-        faster without: it has attention as one kernel in float. Errors decide nothing here, so that
+        faster without: attention is one kernel there in float, too. Errors decide nothing here, so that
         they are bounded as those of one program."""
         self._run_float(tries=1)
         candidate = self._candidate(dict.fromkeys(self.units, INTEGER))
