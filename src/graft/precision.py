@@ -293,8 +293,8 @@ class _Trial:
 
     def all_integer(self, allowed: Budget | None) -> Quantized:
         """Every layer on integers, whatever that costs, and products of data unless the host is
-        faster without: attention is one kernel there in float, too. Errors decide nothing here, so that
-        they are bounded as those of one program."""
+        faster without: attention is one kernel there in float, too. Errors decide nothing here,
+        so that they are bounded as those of one program."""
         self._run_float(tries=1)
         candidate = self._candidate(dict.fromkeys(self.units, INTEGER))
         layers = [unit for unit in self.units if unit.weight is not None]
