@@ -21,11 +21,14 @@ def run_tool(
     variables: Mapping[str, str] | None = None,
 ) -> str:
     """What a command prints, run in a folder and with more variables in its environment; where it
-    fails, an error of the text `refusal` and what it says of the reason."""
+    fails or is not there, an error of the text `refusal` and what it says of the reason."""
     environment = os.environ | (variables or {})
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
-    )
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=folder, env=environment
+        )
+    except OSError as error:
+        raise UserError(f"{refusal}: {error}") from None
     if done.returncode:
         first, *more = done.stderr.splitlines()[:_SHOWN_LINES] or ["it does not say why"]
         raise UserError(f"{refusal}: {first}", details=more)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from tests.backends.fpga import units
-from tests.backends.fpga.units import UNITS, layer, on
+from tests.backends.fpga.units import UNITS, layer, on, residual
 
 from graft.backends.fpga import isa, runtime
 from graft.backends.fpga.backend import Fpga
@@ -134,9 +134,11 @@ def test_chains_wait_for_what_they_read() -> None:
     assert watch.macs == (32 * 32 + 9 * 32 * 16) * 64
     assert len(lowering.layers) == 2
     # Without the wait for the first layer's results the second would read them too early.
-    waits = [n for n, one in enumerate(program) if str(one) == "WAIT STORE"]
+    waits = [
+        n for n, one in enumerate(program) if one == Instruction(Op.WAIT, Unit.STORE, 0, Unit.STORE)
+    ]
     broken = [one for n, one in enumerate(program) if n != waits[-1]]
-    with pytest.raises(AssertionError, match=r"LOAD reads .*'memory'.* while it is made"):
+    with pytest.raises(AssertionError, match=r"LOAD.* reads .*'memory'.* while it is made"):
         Watch().walk(broken)
 
 
@@ -154,11 +156,11 @@ def test_registers_are_those_of_the_hardware() -> None:
 def test_cycles_follow_from_the_program() -> None:
     """Three loads, a tile of 16 pixels, a store: each unit's closed form, one after the other."""
     program = isa.Program()
-    program.start(Op.LOAD, LOAD_RUN=16, LOAD_RUNS=2)
+    program.start(Unit.LOAD, LOAD_RUN=16, LOAD_RUNS=2)
     program.wait(Unit.LOAD)
-    program.start(Op.CONV, PIXELS=20, KERNEL=(3, 3), BLOCKS=2)
+    program.start(Unit.CONV, PIXELS=20, KERNEL=(3, 3), BLOCKS=2)
     program.wait(Unit.CONV)
-    program.start(Op.STORE, STORE_COUNT=20)
+    program.start(Unit.STORE, STORE_COUNT=20)
     program.stop()
     instructions = len(program.instructions)
     load, conv, store = 32 + 32 + 1, 16 + 18 * 20 + 34, 10 + 20 + 6
@@ -171,11 +173,12 @@ def test_cycles_follow_from_the_program() -> None:
 def test_units_run_side_by_side() -> None:
     """Loading the next operands takes nothing while the array is longer at work."""
     program = isa.Program()
-    program.start(Op.CONV, PIXELS=1000, KERNEL=(1, 1), BLOCKS=4)
+    program.start(Unit.CONV, PIXELS=1000, KERNEL=(1, 1), BLOCKS=4)
     alone = list(program.instructions)
-    program.start(Op.LOAD, LOAD_RUN=500, LOAD_RUNS=2)
-    both = [*program.instructions, Instruction(Op.STOP)]
-    assert isa.cycles(both) == isa.cycles([*alone, Instruction(Op.STOP)])
+    program.start(Unit.LOAD, LOAD_RUN=500, LOAD_RUNS=2)
+    program.stop()
+    both = program.instructions
+    assert isa.cycles(both) == isa.cycles([*alone, both[-1]])
 
 
 def test_the_array_is_used_well() -> None:
@@ -221,14 +224,15 @@ def test_refusals_carry_the_numbers() -> None:
     assert reasons(on("mean", (2, 3, 4, 4), axes=(1,))) == {
         "a mean over the axes (1,), which are not an image's"
     }
-    assert reasons(on("add", (2, 3, 4, 4), (2, 3, 1, 4))) == {
-        "tensors of different shapes are not broadcast"
+    assert reasons(on("add", (2, 3, 4, 4), (4, 4))) == {
+        "no uint8[4, 4] is broadcast to uint8[2, 3, 4, 4]"
     }
+    assert reasons(residual(20, 1, 1)) == {"no uint8[20, 1, 1] is broadcast to uint8[2, 20, 9, 8]"}
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    command = "apt-get install -y verilator g\\+\\+"
+    command = "apt-get install -y verilator g\\+\\+ make"
     assert re.search(command, Fpga().missing())
     with pytest.raises(UserError, match=command):
         runtime.simulator.__wrapped__()

@@ -44,14 +44,17 @@ class Unit:
         exact = self.exact.input(name, tensor("float64", *shape))
         return self.bytes("qnn.dequantize", held, *self.parameters(name)), exact
 
-    def weights(self, *shape: int) -> Operands:
-        """With a scale for each channel of the result."""
-        codes = self.draw.integers(-127, 128, shape).astype(np.int8)
+    def weights(self, *shape: int, zero: int = 0) -> Operands:
+        """With a scale for each channel of the result; bytes without a sign have a zero point."""
+        first, dtype = (0, np.uint8) if zero else (-127, np.int8)
+        codes = self.draw.integers(first, first + 255, shape).astype(dtype)
         scales = (0.001 + 0.01 * self.draw.random(shape[0])).astype(np.float32)
-        held = [self.bytes.constant(one) for one in (codes, scales, np.zeros(len(codes), np.int8))]
+        zeros = np.full(len(codes), zero, dtype)
+        held = [self.bytes.constant(one) for one in (codes, scales, zeros)]
         self.steps = scales.astype(np.float64) * self.scales["x"]
         spread = scales.astype(np.float64).reshape(-1, *(1,) * (len(shape) - 1))
-        return self.bytes("qnn.dequantize", *held, axis=0), self.exact.constant(codes * spread)
+        exact = self.exact.constant((codes.astype(np.float64) - zero) * spread)
+        return self.bytes("qnn.dequantize", *held, axis=0), exact
 
     def bias(self, sums: Operands) -> Operands:
         """In the steps of a layer's sums, as ONNX has it."""
@@ -86,10 +89,11 @@ class Unit:
 
 
 def layer(
-    name: str, data: tuple[int, ...], weight: tuple[int, ...], **attrs: Any
+    name: str, data: tuple[int, ...], weight: tuple[int, ...], zero: int = 0, **attrs: Any
 ) -> Callable[[Unit], Operands]:
     def make(unit: Unit) -> Operands:
-        sums = unit.call(name, unit.data("x", *data), unit.weights(*weight), **attrs)
+        weights = unit.weights(*weight, zero=zero)
+        sums = unit.call(name, unit.data("x", *data), weights, **attrs)
         return unit.call("nn.relu", unit.bias(sums))
 
     return make
@@ -103,12 +107,15 @@ def on(name: str, *shapes: tuple[int, ...], **attrs: Any) -> Callable[[Unit], Op
     return make
 
 
-def residual(unit: Unit) -> Operands:
-    """A convolution, and a tensor added to it before it is quantised."""
-    weights = unit.weights(20, 5, 3, 3)
-    sums = unit.call("nn.conv2d", unit.data("x", 1, 5, 9, 8), weights, padding=(1, 1, 1, 1))
-    whole = unit.call("add", unit.bias(sums), unit.data("y", 1, 20, 9, 8))
-    return unit.call("nn.relu", whole)
+def residual(*shape: int, zero: int = 0) -> Callable[[Unit], Operands]:
+    """A convolution, and a tensor of some shape added to it before it is quantised."""
+
+    def make(unit: Unit) -> Operands:
+        data, weights = unit.data("x", 2, 5, 9, 8), unit.weights(20, 5, 3, 3, zero=zero)
+        sums = unit.call("nn.conv2d", data, weights, padding=(1, 1, 1, 1))
+        return unit.call("nn.relu", unit.call("add", unit.bias(sums), unit.data("y", *shape)))
+
+    return make
 
 
 IMAGE = (1, 5, 9, 8)
@@ -125,10 +132,24 @@ UNITS: dict[str, Callable[[Unit], Operands]] = {
     "channel chunks": layer("nn.conv2d", (1, 320, 9, 80), (16, 320, 3, 3), padding=(1, 1, 1, 1)),
     "dense": layer("nn.dense", (3, 70), (40, 70)),
     "dense of one row": layer("nn.dense", (1, 600), (20, 600)),
-    "residual": residual,
+    "residual": residual(2, 20, 9, 8),
+    "residual of pixels": residual(1, 1, 9, 8),
+    "residual of channels": residual(2, 20, 1, 1),
+    "residual of wide weights": residual(2, 20, 9, 1, zero=101),
+    "wide weights": layer("nn.conv2d", IMAGE, (6, 5, 3, 3), zero=3, padding=(1, 1, 1, 1)),
+    "dense of wide weights": layer("nn.dense", (2, 3, 70), (40, 70), zero=200),
     "add": on("add", (2, 20, 9, 8), (2, 20, 9, 8)),
+    "add to a row": on("add", (2, 20, 1, 8), (1, 1, 9, 8)),
+    "add of a row": on("add", (2, 3, 33), (1, 33)),
     "subtract": on("subtract", (4, 33), (4, 33)),
+    "subtract a number": on("subtract", (4, 33), ()),
+    "activation": on("nn.relu", (2, 20, 9, 8)),
+    "clip": on("clip", (3, 40), a_min=-0.3, a_max=1.0),
     "mean": on("mean", (2, 20, 7, 7), axes=(2, 3), keepdims=True),
+    "average pool": on("nn.avg_pool2d", IMAGE, pool_size=(3, 2), strides=(2, 1)),
+    "padded average pool": on(
+        "nn.avg_pool2d", IMAGE, pool_size=(3, 3), padding=(1, 1, 1, 1), count_include_pad=True
+    ),
 }
 
 

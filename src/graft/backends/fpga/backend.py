@@ -14,13 +14,14 @@ from graft.backends.fpga.isa import cycles, encode
 from graft.backends.fpga.lower import Lowering
 from graft.backends.fpga.schedule import generate
 from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
-from graft.byoc.formats import quantized as units
 from graft.byoc.formats.operands import refused_unit
+from graft.byoc.formats.quantized import quantized_units
 from graft.ir.graph import Graph
-from graft.rewrite.pattern import is_op, wildcard
 from graft.rewrite.rule import Refusal
-from graft.runtime import verilator
 from graft.runtime.array_file import pack_arrays
+
+_UNARY = ("nn.relu", "clip", "mean", "nn.avg_pool2d")
+_BINARY = ("add", "subtract")
 
 
 class Fpga(Backend):
@@ -35,17 +36,10 @@ class Fpga(Backend):
     limits = Limits(memory_bytes=256 << 20, layout="NCHW16c", launch_seconds=runtime.LAUNCH_SECONDS)
 
     def missing(self) -> str:
-        return verilator.missing()
+        return runtime.missing()
 
     def patterns(self) -> PatternTable:
-        operands = [units.dequantized(wildcard()) for _ in range(2)]
-        pair = is_op("add", "subtract")(*operands)
-        total = pair.optional(lambda x: is_op(*units.ACTIVATIONS)(x))
-        return [
-            *((f"quantized {name}", units.quantized_layer(name)) for name in units.LAYERS),
-            ("quantized sum", units.quantized(total)),
-            ("quantized mean", units.quantized(is_op("mean")(operands[0]))),
-        ]
+        return quantized_units(_UNARY, _BINARY, variadic=())
 
     def supports(self, match: Match) -> Refusal | None:
         return refused_unit(self, match, largest_rank=4)
@@ -60,7 +54,7 @@ class Fpga(Backend):
             program=encode(program),
             constants=bytes(lowering.constants),  # the end of its memory
             words=lowering.words,
-            tensors=[astuple(lowering.tensors[value])[:-1] for value in borders],  # but `signed`
+            tensors=[astuple(lowering.tensors[value]) for value in borders],
             cycles=cycles(program),
         )
 

@@ -7,7 +7,7 @@ the closed form of what each unit takes; it is exact for a memory without conten
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 import numpy as np
@@ -39,59 +39,44 @@ class Reg(IntEnum):
     STORE_FROM, STORE_TO, STORE_COUNT, STORE_PAR, STORE_FORM = range(22, 27)
 
 
-_STARTS = {Op.LOAD: Unit.LOAD, Op.CONV: Unit.CONV, Op.STORE: Unit.STORE}
-
-
 @dataclass(frozen=True, slots=True)
 class Instruction:
     op: Op
+    needs: Unit  # have to be idle before it is executed
     register: int = 0
     value: int = 0
 
-    @property
-    def needs(self) -> Unit:
-        """The units that have to be idle before it is executed."""
-        if self.op is Op.SET:
-            is_load, is_conv = self.register < Reg.ACT, self.register < Reg.STORE_FROM
-            return Unit.LOAD if is_load else Unit.CONV if is_conv else Unit.STORE
-        if self.op is Op.WAIT:
-            return Unit(self.value)
-        return _STARTS.get(self.op, Unit.LOAD | Unit.CONV | Unit.STORE)
 
-    def __str__(self) -> str:
-        if self.op is Op.SET:
-            return f"SET {Reg(self.register).name} {self.value:#x}"
-        return f"WAIT {'+'.join(str(u.name) for u in self.needs)}" if self.value else self.op.name
+Setting = int | tuple[int, int]  # a register's value; pairs are {vertical, horizontal}
 
 
-@dataclass
 class Program:
     """Instructions, written in order. Registers that hold a value already are not set again."""
 
-    instructions: list[Instruction] = field(default_factory=list)
-    _registers: dict[Reg, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self._registers: dict[Reg, int] = {}
 
-    def set(self, **registers: int | tuple[int, int]) -> None:
-        """Set registers of a unit; pairs are {vertical, horizontal}."""
+    def set(self, **registers: Setting) -> None:
         for name, value in registers.items():
-            register = Reg[name]
+            unit = Unit.__members__.get(name.partition("_")[0], Unit.CONV)
             if isinstance(value, tuple):
                 value = (value[0] & 0xFFFF) << 16 | (value[1] & 0xFFFF)
-            value &= 0xFFFFFFFF
-            if self._registers.get(register) != value:
-                self._registers[register] = value
-                self.instructions.append(Instruction(Op.SET, register, value))
+            register, word = Reg[name], value & 0xFFFFFFFF
+            if self._registers.get(register) != word:
+                self._registers[register] = word
+                self.instructions.append(Instruction(Op.SET, unit, register, word))
 
-    def start(self, op: Op, **registers: int | tuple[int, int]) -> None:
+    def start(self, unit: Unit, **registers: Setting) -> None:
         """Start a unit, with these registers set before."""
         self.set(**registers)
-        self.instructions.append(Instruction(op))
+        self.instructions.append(Instruction(Op[unit.name or ""], unit))
 
     def wait(self, units: Unit) -> None:
-        self.instructions.append(Instruction(Op.WAIT, 0, units))
+        self.instructions.append(Instruction(Op.WAIT, units, 0, units))
 
     def stop(self) -> None:
-        self.instructions.append(Instruction(Op.STOP))
+        self.instructions.append(Instruction(Op.STOP, Unit.LOAD | Unit.CONV | Unit.STORE))
 
 
 def encode(instructions: Sequence[Instruction]) -> Array:
@@ -109,8 +94,8 @@ def cycles(instructions: Sequence[Instruction]) -> int:
         now = max([now, *(idle_at[unit] for unit in one.needs)]) + 1
         if one.op is Op.SET:
             registers[one.register] = one.value
-        elif one.op in _STARTS:
-            idle_at[_STARTS[one.op]] = now + _duration(one.op, registers)
+        elif one.op.name in Unit.__members__:
+            idle_at[one.needs] = now + _duration(one.op, registers)
     return now
 
 

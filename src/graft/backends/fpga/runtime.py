@@ -1,36 +1,83 @@
 """Regions on the accelerator at run time: its RTL, translated by Verilator and run cycle by cycle.
 
-The simulator is built when the first region is loaded. How long it runs says nothing about the
-accelerator: what a call takes is a number of cycles.
+The simulator is built when the first region is loaded, and kept in the cache folder under the hash
+of all that it is made from. How long it runs says nothing about the accelerator: what a call takes
+is a number of cycles.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import math
+import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
+from graft.base.cache_folder import default_folder, kept_bytes
 from graft.base.dtypes import Array
-from graft.runtime import verilator
 from graft.runtime.array_file import unpack_arrays
 from graft.runtime.loaders import versioned
 from graft.runtime.memory import address_of
+from graft.runtime.native import host_architecture
+from graft.runtime.tools import open_library, run_tool
 
-VERSION = "1"
+VERSION = "2"
 LANES = 16  # rows and columns of the array, and bytes in a word
 CLOCK = 200e6
 MEMORY_LATENCY = 32  # cycles from an address to its word
 LAUNCH_SECONDS = 1e-5  # assumed: a register written by the processor, and an interrupt
 
 FOLDER = Path(__file__).with_name("rtl")
-MODULES = ("isa", "ram", "delay", "pe", "systolic", "conv", "load", "store", "accelerator")
-SOURCES = [FOLDER / f"{name}.sv" for name in MODULES]
+SOURCES = ("isa.sv", "accelerator.sv")  # the others are found by their modules' names
+_TOOLS = ("verilator", "g++", "make")  # which are Debian's packages, too
+_FLAGS = (
+    *("--cc", "--exe", "--build", "--prefix", "Vaccelerator"),
+    *("-O3", "--x-assign", "fast", "--x-initial", "fast", "-CFLAGS", "-fPIC"),
+    *("-MAKEFLAGS", "OPT_FAST=-O1", "-LDFLAGS", "-shared"),
+)
 _FAILURES = {-1: "reads or writes outside of its memory", -2: "does not end"}
 _PATIENCE = 8  # times the cycles that a program takes, after which it does not end
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Images in memory, as [images, blocks, height, width, 16 channels]; addresses are of words."""
+
+    address: int
+    signed: bool
+    images: int
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.channels // LANES)
+
+    @property
+    def words(self) -> int:
+        return self.images * self.blocks * self.height * self.width
+
+    def at(self, image: Any, block: Any, row: Any) -> Any:
+        """The address of a row, or of rows; one image is the same for all of the result."""
+        plane = image % self.images * self.blocks + block
+        return self.address + (plane * self.height + row) * self.width
+
+    def places(self, shape: tuple[int, ...]) -> Array:
+        """Where the bytes of an array lie. Of arrays that are no images the last axis is that of
+        the channels, and rows are pixels; one of five axes is in blocks already."""
+        if len(shape) == 5:
+            return self.address * LANES + np.arange(math.prod(shape)).reshape(shape)
+        image, c, y, x = np.ogrid[: self.images, : self.channels, : self.height, : self.width]
+        pixels: Array = (self.at(image, c // LANES, y) + x) * LANES + c % LANES
+        return (pixels if len(shape) == 4 else pixels[0, ..., 0].T).reshape(shape)
 
 
 class Region:
@@ -43,73 +90,58 @@ class Region:
         parts = unpack_arrays(blob)
         self.program, self._constants = parts["program"], parts["constants"]
         self._words, self.cycles = int(parts["words"]), int(parts["cycles"])
-        self._tensors = parts["tensors"].tolist()
+        self._tensors = [Tensor(*numbers) for numbers in parts["tensors"].tolist()]
         self.seconds = self.cycles / CLOCK
         self._simulate = simulator().simulate
 
-    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        self.run(inputs, outputs)
-
-    def run(self, inputs: Sequence[Array], outputs: Sequence[Array], stall: int = 0) -> int:
-        """As a call; returns the cycles that it took. With `stall` memory accepts nothing in every
-        cycle of that multiple. Calls share nothing, and may come from several threads."""
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array], stall: int = 0) -> None:
+        """Run it; `took` then says how many cycles the last call took. With `stall` memory accepts
+        nothing in every cycle of that multiple. Calls may come from several threads."""
         memory = np.zeros(self._words * LANES, np.uint8)
         memory[memory.size - self._constants.size :] = self._constants
-        tensors = [_in_memory(memory, *tensor) for tensor in self._tensors]
-        for array, tensor in zip(inputs, tensors, strict=False):
-            np.copyto(tensor, blocked(array))
+        for array, tensor in zip(inputs, self._tensors, strict=False):
+            memory[tensor.places(array.shape)] = array.view(np.uint8)
         code = (address_of(self.program), self.program.size)
         limits = (MEMORY_LATENCY, stall, _PATIENCE * self.cycles)
         took = self._simulate(address_of(memory), self._words, *code, *limits)
         if took < 0:
             raise RuntimeError(f"the program {_FAILURES[took]}")
-        for array, tensor in zip(outputs, tensors[len(inputs) :], strict=True):
-            _unblock(tensor, array)
-        return int(took)
+        for array, tensor in zip(outputs, self._tensors[len(inputs) :], strict=True):
+            np.copyto(array.view(np.uint8), memory[tensor.places(array.shape)])
+        self.took = int(took)
 
 
-def _in_memory(
-    memory: Array, address: int, images: int, channels: int, height: int, width: int
-) -> Array:
-    """A tensor in blocks, where it lies."""
-    shape = (images, -(-channels // LANES), height, width, LANES)
-    return memory[address * LANES :][: math.prod(shape)].reshape(shape)
-
-
-def blocked(array: Array) -> Array:
-    """Bytes as the accelerator has them: [images, blocks, height, width, 16 channels]."""
-    if array.ndim == 5:  # NCHW16c already
-        return array.view(np.uint8)
-    pixels = _images(array.view(np.uint8))
-    images, channels, *size = pixels.shape
-    padded = np.pad(pixels, ((0, 0), (0, -channels % LANES), (0, 0), (0, 0)))
-    return padded.reshape(images, -1, LANES, *size).transpose(0, 1, 3, 4, 2)
-
-
-def _unblock(tensor: Array, array: Array) -> None:
-    if array.ndim < 5:
-        images, _, *size, _ = tensor.shape
-        array = _images(array)
-        plain = tensor.transpose(0, 1, 4, 2, 3).reshape(images, -1, *size)
-        tensor = plain[:, : array.shape[1]]
-    np.copyto(array.view(np.uint8), tensor)
-
-
-def _images(array: Array) -> Array:
-    """Images as [images, channels, height, width]; of others the rows are pixels of one column."""
-    if array.ndim == 4:
-        return array
-    return array.reshape(-1, array.shape[-1] if array.ndim else 1).T[None, :, :, None]
+def missing() -> str:
+    """The Debian packages to install, or nothing."""
+    lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    install = f"apt-get install -y {' '.join(lacking)}"
+    return f"it needs Verilator and a C++ compiler: {install}" if lacking else ""
 
 
 @cache
 def simulator() -> ctypes.CDLL:
-    """The accelerator as Verilator has translated it."""
-    library = verilator.simulator("fpga", SOURCES, FOLDER / "simulate.cpp")
+    """The accelerator as Verilator has translated it, built unless it is in the cache."""
+    sources = [path.read_text(encoding="utf-8") for path in sorted(FOLDER.iterdir())]
+    facts = [_verilator("--version"), host_architecture(), *_FLAGS, *sources]
+    digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
+    code = kept_bytes(default_folder() / "fpga" / f"{digest}.so", build)
+    library = open_library(code, "the simulator of fpga")
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     library.simulate.argtypes = [pointer, number, pointer, *[number] * 4]
     library.simulate.restype = ctypes.c_int64
     return library
+
+
+def build() -> bytes:
+    """The library: the design in C++, compiled with the harness that calls it cycle by cycle."""
+    with TemporaryDirectory() as folder:
+        files = [str(FOLDER / name) for name in (*SOURCES, "simulate.cpp")]
+        _verilator(*_FLAGS, "-y", str(FOLDER), "-Mdir", folder, "-o", "simulator.so", *files)
+        return Path(folder, "simulator.so").read_bytes()
+
+
+def _verilator(*options: str) -> str:
+    return run_tool(("verilator", *options), missing() or "Verilator cannot build the simulator")
 
 
 @versioned(VERSION)

@@ -9,80 +9,55 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from graft.backends.fpga import isa
-from graft.backends.fpga.isa import Instruction, Op, Unit
-from graft.backends.fpga.runtime import LANES
+from graft.backends.fpga.isa import Instruction, Unit
+from graft.backends.fpga.runtime import LANES, Tensor
+from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
 
-_HALF_ACT, _HALF_WGT = isa.ACT_WORDS // 2, isa.WGT_WORDS // 2
-_SLOTS = isa.PAR_WORDS // LANES  # of parameters
-_TO_WGT, _TO_PAR = 1 << 14, 2 << 14
+_ACT, _WGT, _PAR = range(3)  # scratchpads, as LOAD_TO numbers them
+_HALVES = (isa.ACT_WORDS // 2, isa.WGT_WORDS // 2, isa.PAR_WORDS // 2)
 
 Pair = tuple[int, int]  # vertical and horizontal, or first and count
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """Images in memory, as [images, blocks, height, width, 16 channels]; addresses are of words."""
-
-    address: int
-    images: int
-    channels: int
-    height: int
-    width: int
-    signed: bool
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.channels // LANES)
-
-    @property
-    def words(self) -> int:
-        return self.images * self.blocks * self.height * self.width
-
-    def at(self, image: int, block: int, row: int) -> int:
-        """The address of a row."""
-        return self.address + ((image * self.blocks + block) * self.height + row) * self.width
-
-
-@dataclass(frozen=True, slots=True)
 class Product:
-    """A convolution of a tensor, times `scale`. For each block of the result `tiles` has the
-    address of its weights, and the blocks of the tensor that they multiply: first and count."""
+    """A convolution of a tensor by weights [channels, inputs of a group, height, width], times
+    `scale`. For each block of the result `tiles` has the address of its weights, and the blocks of
+    the tensor that they multiply: first and count."""
 
     data: Tensor
     zero: int
-    tiles: tuple[tuple[int, Pair], ...]
+    weights: Array
     scale: int = 1
-    kernel: Pair = (1, 1)
     strides: Pair = (1, 1)
     dilation: Pair = (1, 1)
     padding: Pair = (0, 0)  # above, on the left
+    tiles: tuple[tuple[int, Pair], ...] = ()
+
+    @property
+    def kernel(self) -> Pair:
+        return self.weights.shape[2], self.weights.shape[3]
 
     @property
     def tile_words(self) -> int:
         """Words of weights for a block of the tensor."""
         return math.prod(self.kernel) * LANES
 
-    @property
-    def reach(self) -> int:
-        """Rows of the tensor that a row of the result needs."""
-        return (self.kernel[0] - 1) * self.dilation[0] + 1
-
-    @property
-    def fewest_rows(self) -> int:
-        """Rows of the tensor that are on the chip at once."""
-        return min(self.reach, self.data.height)
+    def span(self, count: int) -> int:
+        """Rows that so many rows of the result reach over, padding included."""
+        return (count - 1) * self.strides[0] + (self.kernel[0] - 1) * self.dilation[0] + 1
 
     def rows(self, first: int, count: int) -> Pair:
         """The rows of the tensor that rows of the result need, at least one: first, count."""
         start = first * self.strides[0] - self.padding[0]
         begin = min(max(start, 0), self.data.height - 1)
-        end = start + (count - 1) * self.strides[0] + self.reach
-        return begin, max(min(end, self.data.height) - begin, 1)
+        return begin, max(min(start + self.span(count), self.data.height) - begin, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +65,7 @@ class Layer:
     """A sum of products, requantised: `form` is zero point, lowest and highest byte."""
 
     products: tuple[Product, ...]
-    parameters: int  # address; 16 words for each block of the result
+    parameters: int  # address; 9 words for each block of the result
     result: Tensor
     form: tuple[int, int, int]
 
@@ -100,11 +75,10 @@ class Step:
     """One run of the compute unit."""
 
     layer: Layer
-    product: Product
     image: int
     rows: Pair  # of the result: first, count
-    source: Pair  # rows of the tensor: first, count
     block: int  # of the result
+    product: Product
     blocks: Pair  # of the tensor: first, count
     weights: int  # address
     begins: bool
@@ -113,7 +87,7 @@ class Step:
 
 def generate(layers: Sequence[Layer]) -> list[Instruction]:
     """The program of layers, one after the other."""
-    return _Emitter().run([step for layer in layers for step in _best_steps(_flat(layer))])
+    return _Emitter().emit([step for layer in layers for step in _best_steps(_flat(layer))])
 
 
 def _flat(layer: Layer) -> Layer:
@@ -134,30 +108,28 @@ def _best_steps(layer: Layer) -> list[Step]:
     widest = max(count for product in layer.products for _, (_, count) in product.tiles)
     heights = {_height(layer, blocks) for blocks in (1, widest)} - {0}
     if not heights:
-        needs = ", ".join(_smallest_tile(layer))
+        needs = ", ".join(f"{n} of {most} {what}" for n, most, what in _needs(layer, 1, 1))
         raise UnsupportedError(f"its smallest tile does not fit on the chip: it needs {needs}")
     plans = [list(_steps(layer, height)) for height in heights]
-    return min(plans, key=lambda plan: isa.cycles(_Emitter().run(plan)))
+    return min(plans, key=lambda plan: isa.cycles(_Emitter().emit(plan)))
 
 
 def _height(layer: Layer, blocks: int) -> int:
-    """Rows of a tile with which accumulators and so many blocks of data fit; 0: none do."""
-    most = min(isa.ACC_WORDS // layer.result.width, layer.result.height)
-    for product in layer.products:
-        available = _HALF_ACT // (product.data.width * blocks)  # rows of the tensor
-        if available < product.fewest_rows or product.tile_words > _HALF_WGT:
-            return 0
-        if available < product.data.height:
-            most = min(most, (available - product.reach) // product.strides[0] + 1)
-    return most
+    """Rows of the highest tile that fits with so many blocks of data; 0: none does."""
+
+    def is_too_high(height: int) -> bool:
+        return any(count > most for count, most, _ in _needs(layer, height, blocks))
+
+    return bisect(range(1, layer.result.height + 1), False, key=is_too_high)
 
 
-def _smallest_tile(layer: Layer) -> Iterator[str]:
-    yield f"{layer.result.width} of {isa.ACC_WORDS} accumulators"
+def _needs(layer: Layer, height: int, blocks: int) -> Iterator[tuple[int, int, str]]:
+    """What a tile of so many rows and blocks of data takes, and of how much."""
+    yield height * layer.result.width, isa.ACC_WORDS, "accumulators"
     for product in layer.products:
-        words = product.fewest_rows * product.data.width
-        yield f"{words} of {_HALF_ACT} words of activations"
-        yield f"{product.tile_words} of {_HALF_WGT} words of weights"
+        rows = min(product.span(height), product.data.height)
+        yield rows * product.data.width * blocks, _HALVES[_ACT], "words of activations"
+        yield product.tile_words, _HALVES[_WGT], "words of weights"
 
 
 def _steps(layer: Layer, height: int) -> Iterator[Step]:
@@ -166,23 +138,19 @@ def _steps(layer: Layer, height: int) -> Iterator[Step]:
     images, firsts = range(result.images), range(0, result.height, height)
     for image, first, block in itertools.product(images, firsts, range(result.blocks)):
         rows = (first, min(height, result.height - first))
-        parts = [
-            (product, *part) for product in layer.products for part in _parts(product, rows, block)
-        ]
-        for number, (product, source, blocks, weights) in enumerate(parts):
-            begins, ends = number == 0, number == len(parts) - 1
-            yield Step(layer, product, image, rows, source, block, blocks, weights, begins, ends)
+        parts = [part for one in layer.products for part in _parts(one, rows, block)]
+        for number, part in enumerate(parts):
+            yield Step(layer, image, rows, block, *part, number == 0, part is parts[-1])
 
 
-def _parts(product: Product, rows: Pair, block: int) -> Iterator[tuple[Pair, Pair, int]]:
-    """Rows and blocks of the tensor that a tile needs, and the address of their weights."""
-    source = product.rows(*rows)
+def _parts(product: Product, rows: Pair, block: int) -> Iterator[tuple[Product, Pair, int]]:
+    """Blocks of the tensor that are on the chip at a time, and the address of their weights."""
     address, (first, count) = product.tiles[block]
-    room = _HALF_ACT // (source[1] * product.data.width), _HALF_WGT // product.tile_words
-    most = _even(count, min(room))
+    words = product.rows(*rows)[1] * product.data.width
+    most = _even(count, min(_HALVES[_ACT] // words, _HALVES[_WGT] // product.tile_words))
     for done in range(0, count, most):
         blocks = (first + done, min(most, count - done))
-        yield source, blocks, address + done * product.tile_words
+        yield product, blocks, address + done * product.tile_words
 
 
 def _even(count: int, most: int) -> int:
@@ -195,18 +163,19 @@ class _Emitter(isa.Program):
 
     def __init__(self) -> None:
         super().__init__()
-        self._loaded: object = None  # what the half of the scratchpad in use holds
-        self._act = self._wgt = self._bank = self._slot = 0  # in use, or loaded for the next step
-        self._parameters = 0  # slot of the step that computes
+        self._held: list[object] = [None] * len(_HALVES)  # what was loaded last
+        self._half = [0] * len(_HALVES)  # where it is
+        self._bank = 0  # of accumulators
 
-    def run(self, steps: Sequence[Step]) -> list[Instruction]:
+    def emit(self, steps: Sequence[Step]) -> list[Instruction]:
         for step, following in zip((None, *steps), (*steps, None), strict=True):
             # A layer reads what the one before it stores.
             depends = following and not (step and step.layer is following.layer)
             if step:
                 self._compute(step)
             if following:
-                self._load_constants(following)
+                words = following.blocks[1] * following.product.tile_words
+                self._load(_WGT, following.weights, words)
             if following and not depends:
                 self._load_activations(following)
             self.wait(Unit.LOAD | Unit.CONV)
@@ -219,48 +188,45 @@ class _Emitter(isa.Program):
         self.stop()
         return self.instructions
 
-    def _load_constants(self, step: Step) -> None:
-        """Weights, and with the last product of a tile the parameters of its result."""
-        self._wgt ^= _HALF_WGT
-        self._load(step.weights, _TO_WGT | self._wgt, step.blocks[1] * step.product.tile_words)
-        if step.ends:
-            self._slot = (self._slot + 1) % _SLOTS
-            source = step.layer.parameters + LANES * step.block
-            self._load(source, _TO_PAR | LANES * self._slot, isa.PARAMETER_WORDS)
+    def _load(self, to: int, source: int, run: int, runs: int = 1, *more: int) -> None:
+        """Load runs of words into the other half of a scratchpad, unless they are in this one;
+        `more` is the stride from run to run, and whether to turn uint8 into int8."""
+        if self._held[to] != (source, run, runs, *more):
+            self._held[to] = (source, run, runs, *more)
+            self._half[to] ^= _HALVES[to]
+            self.set(LOAD_FROM=source, LOAD_TO=to << 14 | self._half[to])
+            stride, flip = more or (0, 0)
+            self.set(LOAD_RUN=run, LOAD_RUNS=runs, LOAD_STRIDE=stride, LOAD_FLIP=flip)
+            self.start(Unit.LOAD)
 
     def _load_activations(self, step: Step) -> None:
-        data, (begin, rows), (first, runs) = step.product.data, step.source, step.blocks
-        operand = (data, step.image, step.source, step.blocks)
-        if operand == self._loaded:
-            return
-        self._loaded, self._act = operand, self._act ^ _HALF_ACT
+        data, (first, runs) = step.product.data, step.blocks
+        begin, rows = step.product.rows(*step.rows)
         source, plane = data.at(step.image, first, begin), data.height * data.width
-        self._load(source, self._act, rows * data.width, runs, plane, not data.signed)
-
-    def _load(
-        self, source: int, to: int, run: int, runs: int = 1, stride: int = 0, flip: bool = False
-    ) -> None:
-        self.set(LOAD_FROM=source, LOAD_TO=to, LOAD_RUN=run, LOAD_RUNS=runs)
-        self.start(Op.LOAD, LOAD_STRIDE=stride, LOAD_FLIP=int(flip))
+        self._load(_ACT, source, rows * data.width, runs, plane, int(not data.signed))
 
     def _compute(self, step: Step) -> None:
-        product, (begin, rows), (first, count) = step.product, step.source, step.rows
+        """Start the array; with the last product of a tile, load the parameters of its result."""
+        product, (first, count) = step.product, step.rows
+        begin, rows = product.rows(first, count)
         width, out_width = product.data.width, step.layer.result.width
         y, x = first * product.strides[0] - product.padding[0] - begin, -product.padding[1]
-        self._parameters = self._slot
+        act = (self._half[_ACT] + y * width + x) % isa.ACT_WORDS
         self._bank ^= isa.ACC_WORDS if step.begins else 0
-        self.set(ACT=(self._act + y * width + x) % isa.ACT_WORDS, WGT=self._wgt, ACC=self._bank)
+        self.set(ACT=act, WGT=self._half[_WGT], ACC=self._bank, BLOCKS=step.blocks[1])
         self.set(IN_SIZE=(rows, width), OUT_SIZE=(count, out_width), PIXELS=count * out_width)
-        self.set(KERNEL=product.kernel, BLOCKS=step.blocks[1], ORIGIN=(y, x))
-        self.set(STRIDES=product.strides, DILATION=product.dilation)
+        self.set(KERNEL=product.kernel, STRIDES=product.strides, DILATION=product.dilation)
         self.set(STRIDE_STEP=product.strides[0] * width, TAP_STEP=product.dilation[0] * width)
-        self.set(PLANE=rows * width, SCALE=product.scale)
-        self.start(Op.CONV, MODE=(product.zero & 0xFF) << 8 | (not step.begins))
+        self.set(ORIGIN=(y, x), PLANE=rows * width, SCALE=product.scale)
+        self.start(Unit.CONV, MODE=(product.zero & 0xFF) << 8 | (not step.begins))
+        if step.ends:
+            source = step.layer.parameters + isa.PARAMETER_WORDS * step.block
+            self._load(_PAR, source, isa.PARAMETER_WORDS)
 
     def _store(self, step: Step) -> None:
         result, (first, count) = step.layer.result, step.rows
         zero, lowest, highest = (code & 0xFF for code in step.layer.form)
         form = (not result.signed) << 24 | highest << 16 | lowest << 8 | zero
-        self.set(STORE_FROM=self._bank, STORE_TO=result.at(step.image, step.block, first))
-        self.set(STORE_COUNT=count * result.width, STORE_PAR=LANES * self._parameters)
-        self.start(Op.STORE, STORE_FORM=form)
+        target = result.at(step.image, step.block, first)
+        self.set(STORE_FROM=self._bank, STORE_TO=target, STORE_PAR=self._half[_PAR])
+        self.start(Unit.STORE, STORE_COUNT=count * result.width, STORE_FORM=form)

@@ -143,8 +143,12 @@ class Unit:
         if node.op.name == "add":
             sums = [one for one in node.args if self.graph.producers[one].op.name in _BEFORE_SUMS]
             is_alike = all(one.shape == node.output.shape for one in node.args)
-            if len(sums) == 1 and (is_alike or self.broadcasts):
-                added = self.coded(node.args[1 - node.args.index(sums[0])])
+            if len(sums) == 1:
+                other = node.args[1 - node.args.index(sums[0])]
+                if not (is_alike or self.broadcasts):
+                    types = f"{other.type} and {sums[0].type}"
+                    raise UnsupportedError(f"a layer and a tensor of another shape: {types}")
+                added = self.coded(other)
                 node = self.graph.producers[sums[0]]
         if node.op.name == "nn.bias_add":
             layer, rank = self._producer(node), len(extents(node.output))
@@ -166,6 +170,17 @@ class Unit:
     def added(self) -> Coded | None:
         """A tensor that is added to what a layer computes."""
         return self._parts[2]
+
+    @property
+    def summands(self) -> list[tuple[Coded, int]]:
+        """The tensors that a sum adds up, beside a layer or without one, and their signs. That of
+        an activation is one tensor."""
+        if self.added is not None:
+            return [(self.added, 1)]
+        if self.operator.op.name not in ("add", "subtract", "qnn.dequantize"):
+            return []
+        signs = (1, -1 if self.operator.op.name == "subtract" else 1)
+        return list(zip(self.operands, signs, strict=False))
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -238,10 +253,12 @@ class LayerSums:
 
 def layer_sums(unit: Unit, wide: bool = False) -> LayerSums:
     """The sums of a unit whose operator has constant weights, channels of the result first; minus
-    their zero point these are signed bytes, unless they may be `wide`. Means are such layers, and
-    transposed convolutions of one group."""
+    their zero point these are signed bytes, unless they may be `wide`. Means are such layers, pools
+    whose padding counts as well, and transposed convolutions of one group."""
     if unit.operator.op.name == "mean":
         return window_sums(unit, _image(unit.operator))
+    if unit.operator.op.name == "nn.avg_pool2d":
+        return window_sums(unit, _counted_window(unit.operator))
     data, kernel = unit.operands
     axis = 1 if unit.operator.op.name == "nn.conv2d_transpose" else 0
     weights = np.moveaxis(kernel.weights(axis), axis, 0)
@@ -271,6 +288,13 @@ def counts_alike(pool: Node) -> bool:
     attrs, size, counts = pool.attrs, extents(pool.args[0])[2:], extents(pool.output)[2:]
     pads = (*attrs.padding[:2], *padding_behind(attrs, size, attrs.pool_size, counts))
     return max(pads) <= 0 or (attrs.count_include_pad and not attrs.ceil_mode)
+
+
+def _counted_window(pool: Node) -> tuple[int, ...]:
+    """The window of a pool that divides by its size everywhere."""
+    if not counts_alike(pool):
+        raise UnsupportedError("means that do not count padding")
+    return tuple(pool.attrs.pool_size)
 
 
 def _image(mean: Node) -> tuple[int, ...]:

@@ -48,13 +48,16 @@ def quantized_layer(*names: str) -> Pattern:
     return quantized(summed.optional(lambda x: is_op(*ACTIVATIONS)(x)))
 
 
-def quantized_units(unary: Sequence[str] = UNARY, binary: Sequence[str] = BINARY) -> PatternTable:
-    """Layers, operators of two tensors (sums, products) and of one, and concatenation."""
+def quantized_units(
+    unary: Sequence[str] = UNARY,
+    binary: Sequence[str] = BINARY,
+    variadic: Sequence[str] = ("concatenate",),
+) -> PatternTable:
+    """Layers, operators of two tensors (sums, products), of one, and of any number of them."""
     pair = is_op(*binary)(dequantized(wildcard()), dequantized(wildcard()))
-    joined = is_op("concatenate").each(dequantized(wildcard()))
     return [
         *((f"quantized {name}", quantized_layer(name)) for name in LAYERS),
-        ("quantized pair", quantized(pair.optional(lambda x: is_op("nn.relu")(x)))),
+        ("quantized pair", quantized(pair.optional(lambda x: is_op(*ACTIVATIONS)(x)))),
         *((f"quantized {name}", quantized(is_op(name)(dequantized(wildcard())))) for name in unary),
-        ("quantized concatenate", quantized(joined)),
+        *((f"quantized {n}", quantized(is_op(n).each(dequantized(wildcard())))) for n in variadic),
     ]
