@@ -14,7 +14,7 @@ from graft.backends.fpga import isa, runtime
 from graft.backends.fpga.backend import Fpga
 from graft.backends.fpga.isa import Instruction, Op, Reg, Unit
 from graft.backends.fpga.lower import Lowering
-from graft.backends.fpga.schedule import generate
+from graft.backends.fpga.schedule import Emitter, generate
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.boundary import wished
 from graft.byoc.candidates import find_candidates
@@ -155,7 +155,7 @@ def test_registers_are_those_of_the_hardware() -> None:
 
 def test_cycles_follow_from_the_program() -> None:
     """Three loads, a tile of 16 pixels, a store: each unit's closed form, one after the other."""
-    program = isa.Program()
+    program = Emitter()
     program.start(Unit.LOAD, LOAD_RUN=16, LOAD_RUNS=2)
     program.wait(Unit.LOAD)
     program.start(Unit.CONV, PIXELS=20, KERNEL=(3, 3), BLOCKS=2)
@@ -172,7 +172,7 @@ def test_cycles_follow_from_the_program() -> None:
 
 def test_units_run_side_by_side() -> None:
     """Loading the next operands takes nothing while the array is longer at work."""
-    program = isa.Program()
+    program = Emitter()
     program.start(Unit.CONV, PIXELS=1000, KERNEL=(1, 1), BLOCKS=4)
     alone = list(program.instructions)
     program.start(Unit.LOAD, LOAD_RUN=500, LOAD_RUNS=2)

@@ -21,7 +21,6 @@ from graft.rewrite.rule import Refusal
 from graft.runtime.array_file import pack_arrays
 
 _UNARY = ("nn.relu", "clip", "mean", "nn.avg_pool2d")
-_BINARY = ("add", "subtract")
 
 
 class Fpga(Backend):
@@ -39,7 +38,7 @@ class Fpga(Backend):
         return runtime.missing()
 
     def patterns(self) -> PatternTable:
-        return quantized_units(_UNARY, _BINARY, variadic=())
+        return quantized_units(_UNARY, binary=("add", "subtract"), variadic=())
 
     def supports(self, match: Match) -> Refusal | None:
         return refused_unit(self, match, largest_rank=4)

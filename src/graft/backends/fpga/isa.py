@@ -16,8 +16,7 @@ from graft.backends.fpga.runtime import LANES, MEMORY_LATENCY
 from graft.base.dtypes import Array
 
 ACT_WORDS = WGT_WORDS = 8192
-PAR_WORDS = 1024
-ACC_WORDS = 1024  # in each of two banks
+PAR_WORDS = ACC_WORDS = 1024  # accumulators: in each of two banks
 PARAMETER_WORDS = 9  # bias, multiplier and shift of 16 channels
 
 _ARRAY_LATENCY = 2 * LANES - 1
@@ -45,38 +44,6 @@ class Instruction:
     needs: Unit  # have to be idle before it is executed
     register: int = 0
     value: int = 0
-
-
-Setting = int | tuple[int, int]  # a register's value; pairs are {vertical, horizontal}
-
-
-class Program:
-    """Instructions, written in order. Registers that hold a value already are not set again."""
-
-    def __init__(self) -> None:
-        self.instructions: list[Instruction] = []
-        self._registers: dict[Reg, int] = {}
-
-    def set(self, **registers: Setting) -> None:
-        for name, value in registers.items():
-            unit = Unit.__members__.get(name.partition("_")[0], Unit.CONV)
-            if isinstance(value, tuple):
-                value = (value[0] & 0xFFFF) << 16 | (value[1] & 0xFFFF)
-            register, word = Reg[name], value & 0xFFFFFFFF
-            if self._registers.get(register) != word:
-                self._registers[register] = word
-                self.instructions.append(Instruction(Op.SET, unit, register, word))
-
-    def start(self, unit: Unit, **registers: Setting) -> None:
-        """Start a unit, with these registers set before."""
-        self.set(**registers)
-        self.instructions.append(Instruction(Op[unit.name or ""], unit))
-
-    def wait(self, units: Unit) -> None:
-        self.instructions.append(Instruction(Op.WAIT, units, 0, units))
-
-    def stop(self) -> None:
-        self.instructions.append(Instruction(Op.STOP, Unit.LOAD | Unit.CONV | Unit.STORE))
 
 
 def encode(instructions: Sequence[Instruction]) -> Array:

@@ -26,8 +26,7 @@ from graft.ir.graph import Graph, Value
 _BASE = 2 * SIGN  # of weights and factors that are no bytes, of which each digit is a product
 _FACTOR_BITS = 22  # of factors that tensors are multiplied by before they are added
 _REFINED_BITS = 14  # by which a layer's sums are finer at most where a tensor is added
-_MOST_SCALE, _MOST_SUM = (1 << 23) - 1, (1 << 31) - 1
-_POINTWISE: tuple[Pair, Pair, Pair] = ((1, 1), (1, 1), (0, 0))  # strides, dilation, padding
+_MOST_SCALE, _MOST_SUM = (1 << 23) - 1, (1 << 31) - _BASE  # as factors are rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +73,16 @@ class Lowering:
         if node.op.name in ("add", "subtract", "qnn.dequantize"):
             steps = np.full(self.tensors[unit.result].channels, max(c.step for c in unit.operands))
             return Sum([], steps, np.zeros(len(steps), np.int64), 0)
-        sums, window = layer_sums(unit, wide=True), _POINTWISE
-        weights, data = sums.weights, self._data(sums.data)
+        sums, attrs = layer_sums(unit, wide=True), node.attrs
+        data, weights = self._data(sums.data), sums.weights
         if shape != extents(unit.result):
             raise UnsupportedError(f"what a layer makes is broadcast, {shape} to another shape")
-        if node.op.name in ("nn.conv2d", "nn.avg_pool2d"):
-            window = (node.attrs.strides, node.attrs.dilation, node.attrs.padding[:2])
-        elif node.op.name == "nn.dense":
-            weights = weights[..., None, None]
         if (node.op.name == "nn.dense" and len(shape) == 4) or (len(shape) < 4 and data.images > 1):
             raise UnsupportedError(f"the array makes no rows of images: {shape}")
-        product = Product(data, sums.data.signed_zero, weights, 1, *window)
+        is_window = node.op.name in ("nn.conv2d", "nn.avg_pool2d")
+        window = (attrs.strides, attrs.dilation, attrs.padding[:2]) if is_window else ()
+        taps = weights.reshape((*weights.shape, 1, 1)[:4])  # of dense layers: one
+        product = Product(data, sums.data.signed_zero, taps, 1, *window)
         return Sum([product], sums.steps, sums.bias, sums.largest)
 
     def _with_tensors(self, whole: Sum, unit: Unit) -> Sum:
@@ -139,9 +137,10 @@ class Lowering:
     def _requantisation(self, whole: Sum, scale: float) -> int:
         """The address of what STORE reads: of each block biases, multipliers and shifts."""
         zeros = sum(one.weights.sum((1, 2, 3)) * one.scale * one.zero for one in whole.products)
-        multipliers, shifts = fixed_point(whole.steps / scale)
-        columns = [(whole.bias - zeros, "<i4"), (multipliers, "<i4"), (shifts, "i1")]  # mod 2**32
-        blocks = [_in_blocks(one).astype(dtype).view(np.uint8) for one, dtype in columns]
+        numbers = np.stack([whole.bias - zeros, *fixed_point(whole.steps / scale)])
+        padded = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % LANES))).reshape(3, -1, LANES)
+        columns = zip(padded, ("<i4", "<i4", "i1"), strict=True)  # biases are modulo 2**32
+        blocks = [column.astype(dtype).view(np.uint8) for column, dtype in columns]
         return self._kept(np.concatenate(blocks, axis=1))
 
     def _data(self, data: Coded) -> Tensor:
@@ -158,11 +157,6 @@ class Lowering:
         self.constants += array.tobytes()
         self.words += array.nbytes // LANES
         return self.words - array.nbytes // LANES
-
-
-def _in_blocks(numbers: Array) -> Array:
-    """Numbers of channels, 16 in a row, with zeros behind them."""
-    return np.pad(numbers, (0, -len(numbers) % LANES)).reshape(-1, LANES)
 
 
 def _tensor(value: Value, address: int) -> Tensor:

@@ -38,9 +38,8 @@ FOLDER = Path(__file__).with_name("rtl")
 SOURCES = ("isa.sv", "accelerator.sv")  # the others are found by their modules' names
 _TOOLS = ("verilator", "g++", "make")  # which are Debian's packages, too
 _FLAGS = (
-    *("--cc", "--exe", "--build", "--prefix", "Vaccelerator"),
-    *("-O3", "--x-assign", "fast", "--x-initial", "fast", "-CFLAGS", "-fPIC"),
-    *("-MAKEFLAGS", "OPT_FAST=-O1", "-LDFLAGS", "-shared"),
+    *("--cc", "--exe", "--build", "--prefix", "Vaccelerator", "-O3", "--x-initial", "fast"),
+    *("-CFLAGS", "-fPIC", "-MAKEFLAGS", "OPT_FAST=-O1", "-LDFLAGS", "-shared"),
 )
 _FAILURES = {-1: "reads or writes outside of its memory", -2: "does not end"}
 _PATIENCE = 8  # times the cycles that a program takes, after which it does not end

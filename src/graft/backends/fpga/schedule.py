@@ -11,10 +11,10 @@ import itertools
 import math
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from graft.backends.fpga import isa
-from graft.backends.fpga.isa import Instruction, Unit
+from graft.backends.fpga.isa import Instruction, Op, Reg, Unit
 from graft.backends.fpga.runtime import LANES, Tensor
 from graft.base.dtypes import Array
 from graft.base.errors import UnsupportedError
@@ -87,19 +87,7 @@ class Step:
 
 def generate(layers: Sequence[Layer]) -> list[Instruction]:
     """The program of layers, one after the other."""
-    return _Emitter().emit([step for layer in layers for step in _best_steps(_flat(layer))])
-
-
-def _flat(layer: Layer) -> Layer:
-    """Pixels in one column, which can be cut anywhere, where all products are pointwise."""
-
-    def flat(tensor: Tensor) -> Tensor:
-        return replace(tensor, height=tensor.height * tensor.width, width=1)
-
-    if any((*p.kernel, *p.strides, *p.padding) != (1, 1, 1, 1, 0, 0) for p in layer.products):
-        return layer
-    products = tuple(replace(product, data=flat(product.data)) for product in layer.products)
-    return replace(layer, products=products, result=flat(layer.result))
+    return Emitter().emit([step for layer in layers for step in _best_steps(layer)])
 
 
 def _best_steps(layer: Layer) -> list[Step]:
@@ -111,7 +99,7 @@ def _best_steps(layer: Layer) -> list[Step]:
         needs = ", ".join(f"{n} of {most} {what}" for n, most, what in _needs(layer, 1, 1))
         raise UnsupportedError(f"its smallest tile does not fit on the chip: it needs {needs}")
     plans = [list(_steps(layer, height)) for height in heights]
-    return min(plans, key=lambda plan: isa.cycles(_Emitter().emit(plan)))
+    return min(plans, key=lambda plan: isa.cycles(Emitter().emit(plan)))
 
 
 def _height(layer: Layer, blocks: int) -> int:
@@ -158,11 +146,13 @@ def _even(count: int, most: int) -> int:
     return -(-count // -(-count // most))
 
 
-class _Emitter(isa.Program):
-    """Writes steps as instructions: while one computes, the next one's operands are loaded."""
+class Emitter:
+    """Writes steps as instructions: while one computes, the next one's operands are loaded.
+    Registers that hold a value already are not set again."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.instructions: list[Instruction] = []
+        self._registers: dict[Reg, int] = {}
         self._held: list[object] = [None] * len(_HALVES)  # what was loaded last
         self._half = [0] * len(_HALVES)  # where it is
         self._bank = 0  # of accumulators
@@ -175,7 +165,7 @@ class _Emitter(isa.Program):
                 self._compute(step)
             if following:
                 words = following.blocks[1] * following.product.tile_words
-                self._load(_WGT, following.weights, words)
+                self._load(_WGT, following.weights, words, 1, 0, 0)
             if following and not depends:
                 self._load_activations(following)
             self.wait(Unit.LOAD | Unit.CONV)
@@ -188,16 +178,36 @@ class _Emitter(isa.Program):
         self.stop()
         return self.instructions
 
-    def _load(self, to: int, source: int, run: int, runs: int = 1, *more: int) -> None:
-        """Load runs of words into the other half of a scratchpad, unless they are in this one;
-        `more` is the stride from run to run, and whether to turn uint8 into int8."""
-        if self._held[to] != (source, run, runs, *more):
-            self._held[to] = (source, run, runs, *more)
-            self._half[to] ^= _HALVES[to]
-            self.set(LOAD_FROM=source, LOAD_TO=to << 14 | self._half[to])
-            stride, flip = more or (0, 0)
-            self.set(LOAD_RUN=run, LOAD_RUNS=runs, LOAD_STRIDE=stride, LOAD_FLIP=flip)
-            self.start(Unit.LOAD)
+    def set(self, **registers: int | Pair) -> None:
+        """Set registers of a unit."""
+        for name, value in registers.items():
+            unit = Unit.__members__.get(name.partition("_")[0], Unit.CONV)
+            if isinstance(value, tuple):
+                value = (value[0] & 0xFFFF) << 16 | (value[1] & 0xFFFF)
+            register, word = Reg[name], value & 0xFFFFFFFF
+            if self._registers.get(register) != word:
+                self._registers[register] = word
+                self.instructions.append(Instruction(Op.SET, unit, register, word))
+
+    def start(self, unit: Unit, **registers: int | Pair) -> None:
+        """Start a unit, with these registers set before."""
+        self.set(**registers)
+        self.instructions.append(Instruction(Op[unit.name or ""], unit))
+
+    def wait(self, units: Unit) -> None:
+        self.instructions.append(Instruction(Op.WAIT, units, 0, units))
+
+    def stop(self) -> None:
+        self.instructions.append(Instruction(Op.STOP, Unit.LOAD | Unit.CONV | Unit.STORE))
+
+    def _load(self, to: int, *operand: int) -> None:
+        """Load an operand (address, words of a run, runs, stride from one to the next, whether it
+        is uint8) into the other half of a scratchpad, unless it is in this one."""
+        if self._held[to] != operand:
+            self._held[to], self._half[to] = operand, self._half[to] ^ _HALVES[to]
+            source, run, runs, stride, flip = operand
+            self.set(LOAD_FROM=source, LOAD_TO=to << 14 | self._half[to], LOAD_RUN=run)
+            self.start(Unit.LOAD, LOAD_RUNS=runs, LOAD_STRIDE=stride, LOAD_FLIP=flip)
 
     def _load_activations(self, step: Step) -> None:
         data, (first, runs) = step.product.data, step.blocks
@@ -221,7 +231,7 @@ class _Emitter(isa.Program):
         self.start(Unit.CONV, MODE=(product.zero & 0xFF) << 8 | (not step.begins))
         if step.ends:
             source = step.layer.parameters + isa.PARAMETER_WORDS * step.block
-            self._load(_PAR, source, isa.PARAMETER_WORDS)
+            self._load(_PAR, source, isa.PARAMETER_WORDS, 1, 0, 0)
 
     def _store(self, step: Step) -> None:
         result, (first, count) = step.layer.result, step.rows
