@@ -227,6 +227,10 @@ def test_refusals_carry_the_numbers() -> None:
     assert reasons(on("add", (2, 3, 4, 4), (4, 4))) == {
         "no uint8[4, 4] is broadcast to uint8[2, 3, 4, 4]"
     }
+    # In memory this lies as a number for each channel would.
+    assert reasons(on("subtract", (1, 2, 1, 1), (2,))) == {
+        "no uint8[2] is broadcast to uint8[1, 2, 1, 2]"
+    }
     assert reasons(residual(20, 1, 1)) == {"no uint8[20, 1, 1] is broadcast to uint8[2, 20, 9, 8]"}
 
 

@@ -98,9 +98,9 @@ class Lowering:
 
     def _scaled(self, data: Coded, factors: Array, result: Value) -> Product:
         """A tensor times a factor for each channel of the result, to which it is broadcast."""
-        own, whole = self._data(data), self.tensors[result]
+        own, whole, shape = self._data(data), self.tensors[result], extents(data.value)
         sizes = zip(astuple(own)[2:], astuple(whole)[2:], strict=True)
-        is_aligned = len(extents(data.value)) == 4 or len(extents(result)) < 4 or own.words == 1
+        is_aligned = len(shape) == 4 or len(extents(result)) < 4 or math.prod(shape) == 1
         if not is_aligned or any(size not in (1, most) for size, most in sizes):
             raise UnsupportedError(f"no {data.value.type} is broadcast to {result.type}")
         weights = np.rint(factors).astype(np.int64)[:, None, None, None]
