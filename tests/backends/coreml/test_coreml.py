@@ -4,7 +4,9 @@ Core ML runs on macOS alone: nothing here has been run by it."""
 
 from __future__ import annotations
 
+import gc
 import sys
+import tempfile
 import zipfile
 from importlib.util import find_spec
 from io import BytesIO
@@ -171,3 +173,13 @@ def test_it_says_that_it_does_not_run_here() -> None:
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders, "find_spec", lambda _name: None)
     assert "pip install 'graft-compiler[coreml]'" in COREML.missing()
+
+
+def test_packages_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """coremltools keeps packages in the folder for temporary files until Python exits, unless it is
+    told where to write them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (graph,) = examples("nn.conv2d", 1)
+    assert COREML.code(graph)
+    gc.collect()  # folders of weights go with the objects that hold them
+    assert list(tmp_path.iterdir()) == []

@@ -1,8 +1,9 @@
-"""How operators are written in MIL, Core ML's intermediate language: one emitter for each.
+"""How operators are written in MIL, Core ML's intermediate language: families of emitters.
 
-An emitter is given a node and its operands (MIL's variables; constants are arrays), and gives a
-call: MIL's operator with its arguments. What MIL has not is refused by an `UnsupportedError`: by an
-emitter, by coremltools, or by `emit` where MIL's result has another shape than the node's.
+An emitter is given a node and its operands (MIL's variables; constants are arrays), and gives MIL's
+operator and its arguments. Most are rows of a table: names of operators and operands, and options.
+What MIL has not is refused by an `UnsupportedError`: by an emitter, by coremltools, or by `emit`
+where MIL's result has another shape than the node's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from graft.ops.movement import transpose_order
 from graft.ops.padding import pad_widths
 from graft.ops.slicing import slice_steps
 
-Call = tuple[str, dict[str, Any]]
+Options = dict[str, Any]
+Emitter = Callable[..., tuple[str, Options]]
+
+_LAYERS = ("nn.conv", "nn.bias_add", "nn.batch_norm", "nn.layer_norm")  # of constant parameters
+_GELU = {False: "EXACT", True: "TANH_APPROXIMATION"}
+# How MIL finds the pixels that results are made of, which is where the two of whole factors agree.
+_NEAREST = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
+_LINEAR = ("half_pixel", "align_corners")
 
 
 def emit(builder: Any, node: Node, known: Mapping[Value | None, Any]) -> Any:
@@ -33,7 +41,7 @@ def emit(builder: Any, node: Node, known: Mapping[Value | None, Any]) -> Any:
     attributes = dict(node.op.alternatives)  # that may also be operands, and are none here
     operands = [known[value] for i, value in enumerate(node.inputs) if i not in attributes]
     is_fixed = all(one is None or isinstance(one, np.ndarray) for one in operands[1:])
-    _require(is_fixed or node.op.name not in LAYERS, "its parameters have to be constant")
+    _require(is_fixed or not node.op.name.startswith(_LAYERS), "its parameters are not constant")
     operator, arguments = EMITTERS[node.op.name](node, *operands)
     try:
         result = getattr(builder, operator)(**arguments, name=node.output.name)
@@ -43,23 +51,9 @@ def emit(builder: Any, node: Node, known: Mapping[Value | None, Any]) -> Any:
     return result
 
 
-def call(operator: str, /, **arguments: Any) -> Call:
-    """A call of one of MIL's operators; arguments that are None are left out by coremltools."""
-    return operator, arguments
-
-
 def _require(condition: bool, reason: str) -> None:
     if not condition:
         raise UnsupportedError(reason)
-
-
-_GELU = {False: "EXACT", True: "TANH_APPROXIMATION"}
-_NAMES = {"subtract": "sub", "multiply": "mul", "divide": "real_div"}
-
-
-def _name(node: Node) -> str:
-    """What MIL calls an operator, mostly the same."""
-    return _NAMES.get(node.op.name, node.op.name.removeprefix("nn."))
 
 
 def _number(node: Node, number: float) -> Any:
@@ -67,131 +61,137 @@ def _number(node: Node, number: float) -> Any:
     return clip_bound(number, node.output.dtype)[()]
 
 
-def _window(node: Node) -> dict[str, Any]:
+def _window(node: Node) -> Options:
     """Strides and padding, which MIL has axis by axis: before, behind, before, behind."""
     pad = np.reshape(node.attrs.padding, (2, -1)).T.ravel()
     return {"strides": node.attrs.strides, "pad_type": "custom", "pad": pad}
 
 
-def _conv(node: Node, x: Any, weight: Any) -> Call:
-    operator = "conv_transpose" if "transpose" in node.op.name else "conv"
-    options = {"dilations": node.attrs.dilation, "groups": node.attrs.groups, **_window(node)}
-    return call(operator, x=x, weight=weight, **options)
+def _conv(node: Node) -> Options:
+    return {"dilations": node.attrs.dilation, "groups": node.attrs.groups, **_window(node)}
 
 
-def _pool(node: Node, x: Any) -> Call:
+def _max_pool(node: Node) -> Options:
     _require(set(node.attrs.dilation) == {1}, "MIL dilates no pooling")
-    options = {"kernel_sizes": node.attrs.pool_size, **_window(node)}
-    if "max" in node.op.name:
-        return call("max_pool", x=x, **options)
-    without_pads = not node.attrs.count_include_pad
-    return call("avg_pool", x=x, exclude_padding_from_average=without_pads, **options)
+    return {"kernel_sizes": node.attrs.pool_size, **_window(node)}
 
 
-def _matmul(node: Node, x: Any, y: Any) -> Call:
-    """Of a dense layer too, whose weights are transposed; MIL has a word for constant ones."""
-    is_dense, is_constant = node.op.name == "nn.dense", isinstance(y, np.ndarray)
-    if is_dense and is_constant and len(extents(node.output)) <= 3:
-        return call("linear", x=x, weight=y)
-    first, second = (getattr(node.attrs, f"transpose_{one}", one == "b") for one in "ab")
-    return call("matmul", x=x, y=y, transpose_x=first, transpose_y=second)
+def _avg_pool(node: Node) -> Options:
+    return _max_pool(node) | {"exclude_padding_from_average": not node.attrs.count_include_pad}
 
 
-def _bias_add(node: Node, x: Any, bias: Any) -> Call:
-    shape = [1] * len(extents(node.output))
-    shape[node.attrs.axis] = -1
-    return call("add", x=x, y=bias.reshape(shape))
+def _batch_norm(node: Node) -> Options:
+    _require(node.attrs.axis == 1, "MIL normalises batches along axis 1")
+    return {"epsilon": _number(node, node.attrs.epsilon)}
 
 
-def _norm(node: Node, x: Any, *parameters: Any) -> Call:
-    options = dict(zip(("gamma", "beta", "mean", "variance"), parameters, strict=False))
-    if node.op.name == "nn.layer_norm":
-        options["axes"] = list(range(len(extents(node.output))))[node.attrs.axis :]
-    else:
-        _require(node.attrs.axis == 1, "MIL normalises batches along axis 1")
-    return call(_name(node), x=x, epsilon=_number(node, node.attrs.epsilon), **options)
+def _layer_norm(node: Node) -> Options:
+    axes = list(range(len(extents(node.output))))[node.attrs.axis :]
+    return {"axes": axes, "epsilon": _number(node, node.attrs.epsilon)}
 
 
-def _clip(node: Node, x: Any) -> Call:
+def _clip(node: Node) -> Options:
     """A bound that is not there is infinite: MIL's operator has both."""
     low, high = node.attrs.a_min, node.attrs.a_max
     bounds = -np.inf if low is None else low, np.inf if high is None else high
-    return call("clip", x=x, alpha=_number(node, bounds[0]), beta=_number(node, bounds[1]))
+    return dict(zip(("alpha", "beta"), (_number(node, bound) for bound in bounds), strict=True))
 
 
-def _transpose(node: Node, x: Any) -> Call:
-    return call("transpose", x=x, perm=transpose_order(node.attrs, len(extents(node.output))))
+def _reduce(node: Node) -> Options:
+    axes = range(len(extents(node.args[0]))) if node.attrs.axes is None else node.attrs.axes
+    return {"axes": list(axes), "keep_dims": node.attrs.keepdims}
 
 
-def _strided_slice(node: Node, x: Any) -> Call:
+def _transpose(node: Node) -> Options:
+    return {"perm": transpose_order(node.attrs, len(extents(node.output)))}
+
+
+def _slice(node: Node) -> Options:
     steps: Any = slice_steps(node.attrs, extents(node.args[0]))
     result = list(enumerate(extents(node.output)))
     begins, strides = zip(*(steps.get(axis, (0, 1)) for axis, _ in result), strict=True)
     ends = [begins[axis] + (extent - 1) * strides[axis] + 1 for axis, extent in result]
-    return call("slice_by_index", x=x, begin=begins, end=ends, stride=strides)
+    return {"begin": begins, "end": ends, "stride": strides}
 
 
-def _pad(node: Node, x: Any) -> Call:
+def _pad(node: Node) -> Options:
     widths, rank = pad_widths(node.attrs, len(extents(node.output))), len(extents(node.output))
     flat = [width for axis in range(rank) for width in widths.get(axis, (0, 0))]
     _require(node.attrs.mode == "constant", "MIL's other modes are for the last two axes")
     _require(min(flat) >= 0, "MIL does not crop by padding")
-    return call("pad", x=x, pad=flat, constant_val=_number(node, node.attrs.fill))
+    return {"pad": flat, "constant_val": _number(node, node.attrs.fill)}
 
 
-# How MIL finds the pixels that results are made of, which is where the two of whole factors agree.
-_NEAREST = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
-_LINEAR = ("half_pixel", "align_corners")
+def _matmul(node: Node, x: Any, y: Any) -> tuple[str, Options]:
+    """Of a dense layer too, whose weights are transposed; MIL has a word for constant ones."""
+    is_dense, is_constant = node.op.name == "nn.dense", isinstance(y, np.ndarray)
+    if is_dense and is_constant and len(extents(node.output)) <= 3:
+        return "linear", {"x": x, "weight": y}
+    first, second = (getattr(node.attrs, f"transpose_{one}", one == "b") for one in "ab")
+    return "matmul", {"x": x, "y": y, "transpose_x": first, "transpose_y": second}
 
 
-def _resize(node: Node, x: Any) -> Call:
+def _bias_add(node: Node, x: Any, bias: Any) -> tuple[str, Options]:
+    axes = range(len(extents(node.output)))
+    return "add", {
+        "x": x,
+        "y": bias.reshape([-1 if n == axes[node.attrs.axis] else 1 for n in axes]),
+    }
+
+
+def _resize(node: Node, x: Any) -> tuple[str, Options]:
     attrs, mode = node.attrs, node.attrs.coordinate_transformation_mode
     _require(len(extents(node.output)) == 4, "MIL resizes images")
     _require(not (attrs.antialias or attrs.exclude_outside), "MIL interpolates plainly")
-    (*_, old_height, old_width), (*_, height, width) = map(extents, (node.args[0], node.output))
-    factors = {
-        "scale_factor_height": height // old_height,
-        "scale_factor_width": width // old_width,
-    }
+    sizes = zip(extents(node.args[0]), extents(node.output), strict=True)
+    _, _, height, width = (new // old for old, new in sizes)
+    factors = {"scale_factor_height": height, "scale_factor_width": width}
     if attrs.method == "nearest_neighbor" and (mode, attrs.rounding_method) in _NEAREST:
-        return call("upsample_nearest_neighbor", x=x, **factors)
+        return "upsample_nearest_neighbor", {"x": x, **factors}
     _require(attrs.method == "linear" and mode in _LINEAR, f"MIL has no {attrs.method}, {mode}")
     options = {"align_corners": mode == _LINEAR[1], "half_pixel_centers": mode == _LINEAR[0]}
-    return call("upsample_bilinear", x=x, **factors, **options)
+    return "upsample_bilinear", {"x": x, **factors, **options}
 
 
-def _reduce(node: Node, x: Any) -> Call:
-    axes = range(len(extents(node.args[0]))) if node.attrs.axes is None else node.attrs.axes
-    return call(f"reduce_{node.op.name}", x=x, axes=list(axes), keep_dims=node.attrs.keepdims)
+def _form(operator: str, names: str, options: Callable[[Node], Options]) -> Emitter:
+    """The emitter of a family; coremltools leaves out operands that are None."""
+
+    def emitter(node: Node, *operands: Any) -> tuple[str, Options]:
+        return operator, dict(zip(names.split(), operands, strict=False)) | options(node)
+
+    return emitter
 
 
-_ELEMENTWISE = (
-    *("abs", "ceil", "cos", "erf", "exp", "floor", "nn.relu", "sigmoid", "sign", "sin", "sqrt"),
-    *("tanh", "add", "subtract", "multiply", "divide", "maximum", "minimum"),
+# Operators of the graph, MIL's ({}: of the same name), the names of its operands, and its options.
+_FAMILIES: tuple[tuple[str, str, str, Callable[[Node], Options]], ...] = (
+    ("abs ceil cos erf exp floor sigmoid sign sin sqrt tanh nn.relu", "{}", "x", lambda _: {}),
+    ("add maximum minimum", "{}", "x y", lambda _: {}),
+    ("subtract", "sub", "x y", lambda _: {}),
+    ("multiply", "mul", "x y", lambda _: {}),
+    ("divide", "real_div", "x y", lambda _: {}),
+    ("sum mean max min prod", "reduce_{}", "x", _reduce),
+    ("nn.conv1d nn.conv2d", "conv", "x weight", _conv),
+    ("nn.conv1d_transpose nn.conv2d_transpose", "conv_transpose", "x weight", _conv),
+    ("nn.max_pool1d nn.max_pool2d", "max_pool", "x", _max_pool),
+    ("nn.avg_pool1d nn.avg_pool2d", "avg_pool", "x", _avg_pool),
+    ("nn.batch_norm", "{}", "x gamma beta mean variance", _batch_norm),
+    ("nn.layer_norm", "{}", "x gamma beta", _layer_norm),
+    ("nn.leaky_relu", "{}", "x", lambda node: {"alpha": _number(node, node.attrs.alpha)}),
+    ("nn.gelu", "{}", "x", lambda node: {"mode": _GELU[node.attrs.approximate]}),
+    ("nn.softmax", "{}", "x", lambda node: {"axis": node.attrs.axis}),
+    ("clip", "{}", "x", _clip),
+    ("reshape squeeze expand_dims", "reshape", "x", lambda node: {"shape": extents(node.output)}),
+    ("transpose", "{}", "x", _transpose),
+    ("strided_slice", "slice_by_index", "x", _slice),
+    ("nn.pad", "{}", "x", _pad),
 )
-# Those whose operands but the first are constants.
-LAYERS: dict[str, Callable[..., Call]] = {
-    **{f"nn.conv{form}": _conv for form in ("1d", "2d", "1d_transpose", "2d_transpose")},
-    **{f"nn.{form}_norm": _norm for form in ("batch", "layer")},
-    "nn.bias_add": _bias_add,
-}
-EMITTERS: dict[str, Callable[..., Call]] = {
-    **LAYERS,
-    **dict.fromkeys(_ELEMENTWISE, lambda node, x, y=None: call(_name(node), x=x, y=y)),
-    **{f"nn.{form}": _pool for form in ("max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d")},
+EMITTERS: dict[str, Emitter] = {
+    name: _form(operator.format(name.removeprefix("nn.")), operands, options)
+    for names, operator, operands, options in _FAMILIES
+    for name in names.split()
+} | {
     **dict.fromkeys(("nn.dense", "nn.batch_matmul"), _matmul),
-    **dict.fromkeys(("sum", "mean", "max", "min", "prod"), _reduce),
-    **dict.fromkeys(
-        ("reshape", "squeeze", "expand_dims"),
-        lambda node, x: call("reshape", x=x, shape=extents(node.output)),
-    ),
-    "nn.leaky_relu": lambda node, x: call(_name(node), x=x, alpha=_number(node, node.attrs.alpha)),
-    "nn.gelu": lambda node, x: call(_name(node), x=x, mode=_GELU[node.attrs.approximate]),
-    "nn.softmax": lambda node, x: call(_name(node), x=x, axis=node.attrs.axis),
-    "clip": _clip,
-    "concatenate": lambda node, *parts: call("concat", values=parts, axis=node.attrs.axis),
-    "transpose": _transpose,
-    "strided_slice": _strided_slice,
-    "nn.pad": _pad,
+    "nn.bias_add": _bias_add,
+    "concatenate": lambda node, *parts: ("concat", {"values": parts, "axis": node.attrs.axis}),
     "resize": _resize,
 }

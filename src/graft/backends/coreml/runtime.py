@@ -41,19 +41,20 @@ def tools() -> Any:
 
 
 def pack(program: Any) -> bytes:
-    """A MIL program as a package, in an archive; no pass changes it on the way."""
+    """A MIL program as a package, in an archive; no pass changes it on the way. coremltools writes
+    it to the folder that is named here; else that would be one which stays until Python exits."""
     ct = tools()
     with TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):  # bars of progress
-        model = ct.convert(
+        ct.convert(
             program,
             convert_to="mlprogram",
             compute_precision=ct.precision.FLOAT32,  # that is: as it is
             minimum_deployment_target=ct.target.iOS16,
             pass_pipeline=ct.PassPipeline.EMPTY,
             skip_model_load=True,
+            package_dir=f"{folder}/{_MODEL}",
         )
-        model.save(f"{folder}/package/{_MODEL}")
-        return Path(shutil.make_archive(f"{folder}/code", "zip", f"{folder}/package")).read_bytes()
+        return Path(shutil.make_archive(f"{folder}/code", "zip", folder, _MODEL)).read_bytes()
 
 
 def unpack(blob: bytes, folder: str) -> Path:
