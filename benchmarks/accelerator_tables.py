@@ -197,9 +197,9 @@ def draw(record: Record, path: Path) -> None:
         labels = ["\n".join(row["targets"]) for row in own]
         axes.set_xticks(places, labels, fontsize=8)
         axes.set_title(f"{network}, beside {_host(slower)}", fontsize=11, loc="left", color=_INK)
-        axes.set_ylim(bottom=0)
         axes.tick_params(length=0, colors=_INK)
         axes.spines[["top", "right", "left"]].set_visible(False)
+    panels[0].set_ylim(bottom=0)  # of all panels, and only now: it ends their scaling
     panels[0].set_ylabel("predicted time, host alone = 1", color=_INK)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=150)
