@@ -1,7 +1,7 @@
 """How operators are written in MIL, Core ML's intermediate language: families of emitters.
 
 An emitter is given a node and its operands (MIL's variables; constants are arrays), and gives MIL's
-operator and its arguments. Most are rows of a table: names of operators and operands, and options.
+operator and its arguments. Most are rows of a table: names of operators, operands and attributes.
 What MIL has not is refused by an `UnsupportedError`: by an emitter, by coremltools, or by `emit`
 where MIL's result has another shape than the node's.
 """
@@ -24,6 +24,7 @@ from graft.ops.slicing import slice_steps
 
 Options = dict[str, Any]
 Emitter = Callable[..., tuple[str, Options]]
+More = Callable[[Node], Options]
 
 _LAYERS = ("nn.conv", "nn.bias_add", "nn.batch_norm", "nn.layer_norm")  # of constant parameters
 _GELU = {False: "EXACT", True: "TANH_APPROXIMATION"}
@@ -61,133 +62,129 @@ def _number(node: Node, number: float) -> Any:
     return clip_bound(number, node.output.dtype)[()]
 
 
+def _rank(node: Node) -> int:
+    return len(extents(node.output))
+
+
 def _window(node: Node) -> Options:
-    """Strides and padding, which MIL has axis by axis: before, behind, before, behind."""
-    pad = np.reshape(node.attrs.padding, (2, -1)).T.ravel()
-    return {"strides": node.attrs.strides, "pad_type": "custom", "pad": pad}
+    """Padding, which MIL has axis by axis: before, behind, before, behind."""
+    dilates = "pool" in node.op.name and set(node.attrs.dilation) != {1}
+    _require(not dilates, "MIL dilates no pooling")
+    return {"pad_type": "custom", "pad": np.reshape(node.attrs.padding, (2, -1)).T.ravel()}
 
 
-def _conv(node: Node) -> Options:
-    return {"dilations": node.attrs.dilation, "groups": node.attrs.groups, **_window(node)}
+def _mean_window(node: Node) -> Options:
+    return _window(node) | {"exclude_padding_from_average": not node.attrs.count_include_pad}
 
 
-def _max_pool(node: Node) -> Options:
-    _require(set(node.attrs.dilation) == {1}, "MIL dilates no pooling")
-    return {"kernel_sizes": node.attrs.pool_size, **_window(node)}
-
-
-def _avg_pool(node: Node) -> Options:
-    return _max_pool(node) | {"exclude_padding_from_average": not node.attrs.count_include_pad}
-
-
-def _batch_norm(node: Node) -> Options:
+def _channels(node: Node) -> Options:
     _require(node.attrs.axis == 1, "MIL normalises batches along axis 1")
-    return {"epsilon": _number(node, node.attrs.epsilon)}
+    return {}
 
 
-def _layer_norm(node: Node) -> Options:
-    axes = list(range(len(extents(node.output))))[node.attrs.axis :]
-    return {"axes": axes, "epsilon": _number(node, node.attrs.epsilon)}
+def _normalized(node: Node) -> Options:
+    return {"axes": list(range(_rank(node)))[node.attrs.axis :]}
 
 
 def _clip(node: Node) -> Options:
     """A bound that is not there is infinite: MIL's operator has both."""
     low, high = node.attrs.a_min, node.attrs.a_max
     bounds = -np.inf if low is None else low, np.inf if high is None else high
-    return dict(zip(("alpha", "beta"), (_number(node, bound) for bound in bounds), strict=True))
+    return {name: _number(node, b) for name, b in zip(("alpha", "beta"), bounds, strict=True)}
 
 
-def _reduce(node: Node) -> Options:
-    axes = range(len(extents(node.args[0]))) if node.attrs.axes is None else node.attrs.axes
-    return {"axes": list(axes), "keep_dims": node.attrs.keepdims}
-
-
-def _transpose(node: Node) -> Options:
-    return {"perm": transpose_order(node.attrs, len(extents(node.output)))}
+def _reduced(node: Node) -> Options:
+    every = node.attrs.axes is None
+    return {"axes": list(range(len(extents(node.args[0])))) if every else list(node.attrs.axes)}
 
 
 def _slice(node: Node) -> Options:
     steps: Any = slice_steps(node.attrs, extents(node.args[0]))
     result = list(enumerate(extents(node.output)))
     begins, strides = zip(*(steps.get(axis, (0, 1)) for axis, _ in result), strict=True)
-    ends = [begins[axis] + (extent - 1) * strides[axis] + 1 for axis, extent in result]
-    return {"begin": begins, "end": ends, "stride": strides}
+    ends = [begins[n] + (extent - 1) * strides[n] + np.sign(strides[n]) for n, extent in result]
+    return {"begin": begins, "end": ends, "stride": strides, "end_mask": [e < 0 for e in ends]}
 
 
 def _pad(node: Node) -> Options:
-    widths, rank = pad_widths(node.attrs, len(extents(node.output))), len(extents(node.output))
-    flat = [width for axis in range(rank) for width in widths.get(axis, (0, 0))]
+    widths = pad_widths(node.attrs, _rank(node))
+    flat = [width for axis in range(_rank(node)) for width in widths.get(axis, (0, 0))]
     _require(node.attrs.mode == "constant", "MIL's other modes are for the last two axes")
     _require(min(flat) >= 0, "MIL does not crop by padding")
-    return {"pad": flat, "constant_val": _number(node, node.attrs.fill)}
+    return {"pad": flat}
 
 
 def _matmul(node: Node, x: Any, y: Any) -> tuple[str, Options]:
     """Of a dense layer too, whose weights are transposed; MIL has a word for constant ones."""
     is_dense, is_constant = node.op.name == "nn.dense", isinstance(y, np.ndarray)
-    if is_dense and is_constant and len(extents(node.output)) <= 3:
+    if is_dense and is_constant and _rank(node) <= 3:
         return "linear", {"x": x, "weight": y}
     first, second = (getattr(node.attrs, f"transpose_{one}", one == "b") for one in "ab")
     return "matmul", {"x": x, "y": y, "transpose_x": first, "transpose_y": second}
 
 
 def _bias_add(node: Node, x: Any, bias: Any) -> tuple[str, Options]:
-    axes = range(len(extents(node.output)))
-    return "add", {
-        "x": x,
-        "y": bias.reshape([-1 if n == axes[node.attrs.axis] else 1 for n in axes]),
-    }
+    axes = range(_rank(node))
+    shape = [-1 if axis == axes[node.attrs.axis] else 1 for axis in axes]
+    return "add", {"x": x, "y": bias.reshape(shape)}
 
 
 def _resize(node: Node, x: Any) -> tuple[str, Options]:
     attrs, mode = node.attrs, node.attrs.coordinate_transformation_mode
-    _require(len(extents(node.output)) == 4, "MIL resizes images")
+    _require(_rank(node) == 4, "MIL resizes images")
     _require(not (attrs.antialias or attrs.exclude_outside), "MIL interpolates plainly")
     sizes = zip(extents(node.args[0]), extents(node.output), strict=True)
     _, _, height, width = (new // old for old, new in sizes)
-    factors = {"scale_factor_height": height, "scale_factor_width": width}
+    factors = {"x": x, "scale_factor_height": height, "scale_factor_width": width}
     if attrs.method == "nearest_neighbor" and (mode, attrs.rounding_method) in _NEAREST:
-        return "upsample_nearest_neighbor", {"x": x, **factors}
+        return "upsample_nearest_neighbor", factors
     _require(attrs.method == "linear" and mode in _LINEAR, f"MIL has no {attrs.method}, {mode}")
     options = {"align_corners": mode == _LINEAR[1], "half_pixel_centers": mode == _LINEAR[0]}
-    return "upsample_bilinear", {"x": x, **factors, **options}
+    return "upsample_bilinear", factors | options
 
 
-def _form(operator: str, names: str, options: Callable[[Node], Options]) -> Emitter:
+def _form(operator: str, operands: str, attributes: str, *more: More) -> Emitter:
     """The emitter of a family; coremltools leaves out operands that are None."""
+    names = [name.partition("=")[::2] for name in attributes.split()]
 
-    def emitter(node: Node, *operands: Any) -> tuple[str, Options]:
-        return operator, dict(zip(names.split(), operands, strict=False)) | options(node)
+    def emitter(node: Node, *given: Any) -> tuple[str, Options]:
+        options = dict(zip(operands.split(), given, strict=False))
+        for name, own in names:
+            value = getattr(node.attrs, own or name)
+            options[name] = _number(node, value) if isinstance(value, float) else value
+        return operator, options | {key: v for one in more for key, v in one(node).items()}
 
     return emitter
 
 
-# Operators of the graph, MIL's ({}: of the same name), the names of its operands, and its options.
-_FAMILIES: tuple[tuple[str, str, str, Callable[[Node], Options]], ...] = (
-    ("abs ceil cos erf exp floor sigmoid sign sin sqrt tanh nn.relu", "{}", "x", lambda _: {}),
-    ("add maximum minimum", "{}", "x y", lambda _: {}),
-    ("subtract", "sub", "x y", lambda _: {}),
-    ("multiply", "mul", "x y", lambda _: {}),
-    ("divide", "real_div", "x y", lambda _: {}),
-    ("sum mean max min prod", "reduce_{}", "x", _reduce),
-    ("nn.conv1d nn.conv2d", "conv", "x weight", _conv),
-    ("nn.conv1d_transpose nn.conv2d_transpose", "conv_transpose", "x weight", _conv),
-    ("nn.max_pool1d nn.max_pool2d", "max_pool", "x", _max_pool),
-    ("nn.avg_pool1d nn.avg_pool2d", "avg_pool", "x", _avg_pool),
-    ("nn.batch_norm", "{}", "x gamma beta mean variance", _batch_norm),
-    ("nn.layer_norm", "{}", "x gamma beta", _layer_norm),
-    ("nn.leaky_relu", "{}", "x", lambda node: {"alpha": _number(node, node.attrs.alpha)}),
-    ("nn.gelu", "{}", "x", lambda node: {"mode": _GELU[node.attrs.approximate]}),
-    ("nn.softmax", "{}", "x", lambda node: {"axis": node.attrs.axis}),
-    ("clip", "{}", "x", _clip),
-    ("reshape squeeze expand_dims", "reshape", "x", lambda node: {"shape": extents(node.output)}),
-    ("transpose", "{}", "x", _transpose),
-    ("strided_slice", "slice_by_index", "x", _slice),
-    ("nn.pad", "{}", "x", _pad),
+_CONV, _POOL = "strides dilations=dilation groups", "strides kernel_sizes=pool_size"
+# Operators of the graph, MIL's ({}: of the same name), the names of its operands, and those of its
+# attributes (MIL's=the graph's, or one name for both); behind them what makes others.
+_FAMILIES: tuple[tuple[Any, ...], ...] = (
+    ("abs ceil cos erf exp floor sigmoid sign sin sqrt tanh nn.relu", "{}", "x", ""),
+    ("add maximum minimum", "{}", "x y", ""),
+    ("subtract", "sub", "x y", ""),
+    ("multiply", "mul", "x y", ""),
+    ("divide", "real_div", "x y", ""),
+    ("sum mean max min prod", "reduce_{}", "x", "keep_dims=keepdims", _reduced),
+    ("nn.conv1d nn.conv2d", "conv", "x weight", _CONV, _window),
+    ("nn.conv1d_transpose nn.conv2d_transpose", "conv_transpose", "x weight", _CONV, _window),
+    ("nn.max_pool1d nn.max_pool2d", "max_pool", "x", _POOL, _window),
+    ("nn.avg_pool1d nn.avg_pool2d", "avg_pool", "x", _POOL, _mean_window),
+    ("nn.batch_norm", "{}", "x gamma beta mean variance", "epsilon", _channels),
+    ("nn.layer_norm", "{}", "x gamma beta", "epsilon", _normalized),
+    ("nn.leaky_relu", "{}", "x", "alpha"),
+    ("nn.gelu", "{}", "x", "", lambda node: {"mode": _GELU[node.attrs.approximate]}),
+    ("nn.softmax", "{}", "x", "axis"),
+    ("clip", "{}", "x", "", _clip),
+    ("reshape squeeze expand_dims", "reshape", "x", "", lambda n: {"shape": extents(n.output)}),
+    ("transpose", "{}", "x", "", lambda n: {"perm": transpose_order(n.attrs, _rank(n))}),
+    ("strided_slice", "slice_by_index", "x", "", _slice),
+    ("nn.pad", "{}", "x", "constant_val=fill", _pad),
 )
 EMITTERS: dict[str, Emitter] = {
-    name: _form(operator.format(name.removeprefix("nn.")), operands, options)
-    for names, operator, operands, options in _FAMILIES
+    name: _form(operator.format(name.removeprefix("nn.")), *others)
+    for names, operator, *others in _FAMILIES
     for name in names.split()
 } | {
     **dict.fromkeys(("nn.dense", "nn.batch_matmul"), _matmul),

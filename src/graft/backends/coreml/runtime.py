@@ -47,8 +47,6 @@ def pack(program: Any) -> bytes:
     with TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):  # bars of progress
         ct.convert(
             program,
-            convert_to="mlprogram",
-            compute_precision=ct.precision.FLOAT32,  # that is: as it is
             minimum_deployment_target=ct.target.iOS16,
             pass_pipeline=ct.PassPipeline.EMPTY,
             skip_model_load=True,
