@@ -39,7 +39,9 @@ from graft.quantize.report import (
 )
 from graft.quantize.scheme import Scheme
 from graft.quantize.units import Unit
+from graft.runtime.native import host_architecture
 from graft.stages import Imported, import_graph, optimize
+from graft.target.target import named_target
 
 
 @pytest.fixture(autouse=True)
@@ -273,13 +275,44 @@ def test_requests_that_make_no_sense() -> None:
     )
     for budget in (0, -1, 2, "most", "top5=0.9", float("nan")):
         assert "is no share of 1" in _refused(precision="auto", data=data, budget=budget)
-    assert "on the machine that the code is for" in _refused(
-        precision="int8", data=data, machine="aarch64"
-    )
+    for machine in ("aarch64", "x86-64"):
+        if machine.replace("-", "_") == host_architecture():
+            continue
+        assert f"code for machine='{machine}' is for {machine.replace('-', '_')}" in _refused(
+            precision="int8", data=data, machine=machine
+        )
     nothing = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     )
     assert "nothing to quantise" in _refused(model=nothing, precision="int8", data=[np.ones(2)])
+
+
+LESSER = "x86-64-v2"
+
+
+@pytest.mark.skipif(host_architecture() != "x86_64", reason="its levels are x86's")
+@pytest.mark.parametrize("precision", [AUTO, INTEGER])
+def test_for_a_lesser_machine(precision: str, tmp_path: Path) -> None:
+    """What this machine can run it can measure; the file asks for that machine's features only."""
+    graph = residual()
+    data = samples(graph, 8)
+    asked = {"precision": precision, "data": data, "budget": 0.2}
+    module = graft.compile(graph, machine=LESSER, **asked)
+    exact = graft.compile(graph).run(None, data[0])[0]
+    result = module.run(None, data[0])[0]
+    assert np.linalg.norm(result - exact) < 0.2 * np.linalg.norm(exact)
+    assert module.program.target.features == named_target(LESSER).features
+    module.save(tmp_path / "model.graft")
+    again = graft.load(tmp_path / "model.graft").run(None, data[0])[0]
+    np.testing.assert_array_equal(again, result)
+
+
+def test_code_that_this_machine_lacks_instructions_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graft.runtime.native.host_features", lambda: frozenset({"sse", "sse2"}))
+    monkeypatch.setattr("graft.runtime.native.host_architecture", lambda: "x86_64")
+    message = _refused(precision="auto", data=samples(residual(), 4), machine="x86-64-v3")
+    assert "code for machine='x86-64-v3' needs a processor with avx, avx2," in message
+    assert "quantise there" in message
 
 
 @pytest.mark.parametrize(

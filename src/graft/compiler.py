@@ -75,14 +75,15 @@ def compile(
     `target` names the backends to use; the host is always one of them. `strict` refuses to run any
     operator on the reference evaluator. `threads` is how many threads native code and backends that
     can be told use, by default one per core. `machine` names the machine that native code is for;
-    a module for another one can be saved, but not run here. `accuracy="strict"` rules out
-    algorithms that trade accuracy for speed within a stated bound, as Winograd's. With
-    `precision="int8"` all layers that can be are quantised, with "auto" those that pay within the
-    `budget`: a relative error of the outputs (0.05 by default) or "top1=0.99". Both calibrate on
-    `data`, a folder or an iterable of samples; "random" makes some up. "bf16" and "fp16" compute
-    what is faster so in 16 bits. `shapes` gives sizes of
-    symbolic dims ({"batch": [1, 8]}) that get variants of their own. `strict_import` refuses what
-    ONNX Runtime puts up with, and else gives a `ModelWarning`.
+    a module for another one can be saved, and runs here only where this machine has all its
+    instructions. `accuracy="strict"` rules out algorithms that trade accuracy for speed within a
+    stated bound, as Winograd's. With `precision="int8"` all layers that can be are quantised, with
+    "auto" those that pay within the `budget`: a relative error of the outputs (0.05 by default) or
+    "top1=0.99". Both calibrate on `data`, a folder or an iterable of samples; "random" makes some
+    up; both measure, so this machine has to be able to run the code. "bf16" and "fp16" compute what
+    is faster so in 16 bits. `shapes` gives sizes of symbolic dims ({"batch": [1, 8]}) that get
+    variants of their own. `strict_import` refuses what ONNX Runtime puts up with, and else gives a
+    `ModelWarning`.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
@@ -126,6 +127,11 @@ def compile_options(
     rest = [name for name in dict.fromkeys(names) if name not in (HOST_BACKEND, REFERENCE)]
     if not rest or REFERENCE in names:  # looking for backends takes longer than a small model
         return options
+    if settings.machine != HOST:
+        raise UserError(
+            f"'{rest[0]}' is for this machine, and machine='{settings.machine}' is another",
+            hint="compile for the host alone",
+        )
     result, deadline = find_backends(), options.policy.deadline or DEADLINE
     chosen = (_configured(backend_named(name, result), settings) for name in rest)
     accelerators = (isolated(backend, isolation, deadline) for backend in chosen)
@@ -155,13 +161,6 @@ def _optimized(model: Model, strict_import: bool, report: Progress) -> Optimized
 
 
 def _refuse_contradictions(options: CompileOptions, wanted: VariantSizes) -> None:
-    machine = options.settings.machine
-    if options.accelerators and machine != HOST:
-        raise UserError(
-            f"'{options.accelerators[0].name}' is for this machine, and machine='{machine}' is"
-            " another",
-            hint="compile for the host alone",
-        )
     if options.plan is not None and wanted.symbols:
         raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
 

@@ -39,6 +39,7 @@ from graft.byoc.sizes import number
 from graft.byoc.unit_times import unit_seconds
 from graft.ir.graph import Graph, Value
 from graft.ir.op import bytes_of
+from graft.program.program import Target
 from graft.quantize.calibrate import Calibration, Feeds, Statistics
 from graft.quantize.compare import Comparison, Run
 from graft.quantize.data import ConstantChannels, Data, DataWarning, Pixels, Sample, read_samples
@@ -66,9 +67,10 @@ from graft.quantize.scheme import DEFAULTS, Scheme
 from graft.quantize.sensitivity import Sensitivity
 from graft.quantize.units import Unit, find_units, no_reason_for, units_in
 from graft.race import link_fastest
+from graft.runtime.native import why_not_here
 from graft.runtime.regions import RegionWarning
 from graft.stages import CompileOptions, Optimized, partition_graph, place
-from graft.target.target import HOST
+from graft.target.target import HOST, named_target
 
 RANDOM = "random"  # in the place of data
 # The precisions that units may have where one is asked for, the most narrow first.
@@ -114,11 +116,7 @@ def quantize(
         raise UserError(f"precision={precision!r}", hint=f"known ones: {', '.join(PRECISIONS)}")
     if method not in METHODS:
         raise UserError(f"there is no method {method!r}", hint=f"there are {', '.join(METHODS)}")
-    if options.settings.machine != HOST:
-        raise UserError(
-            "precisions are chosen by measurement, on the machine that the code is for",
-            hint="quantise there: `graft quantize -o FILE.onnx` writes a model for any machine",
-        )
+    _refuse_foreign_code(options.settings.machine)
     allowed = None if precision != AUTO and budget is None else Budget.parse(budget)
     if not measured_units(optimized.graph, find_units(optimized.graph)):
         raise UserError(
@@ -161,6 +159,17 @@ def with_precision(
     for warning in result.report.warnings:
         warn_user(warning, DataWarning)
     return result.optimized, result.options
+
+
+def _refuse_foreign_code(machine: str) -> None:
+    """Refuse code that cannot be measured here; a lesser machine's (x86-64-v3 on AVX-512) can."""
+    target = None if machine == HOST else named_target(machine)
+    reason = target and why_not_here(Target(target.triple, target.features))
+    if reason:
+        raise UserError(
+            f"precisions are chosen by measurement, and code for machine='{machine}' {reason}",
+            hint="quantise there: `graft quantize -o FILE.onnx` writes a model for any machine",
+        )
 
 
 def _narrow_options(

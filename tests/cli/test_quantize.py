@@ -15,6 +15,8 @@ import graft
 from graft.byoc import measure
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.cli.main import USAGE, main
+from graft.runtime.native import host_architecture
+from graft.target.target import named_target
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +74,19 @@ def test_files(model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixt
     ours = graft.load(compiled).run(None, sample)[0]
     assert np.argmax(theirs) == np.argmax(ours)
     np.testing.assert_array_equal(graft.compile(written).run(None, sample)[0], ours)
+
+
+@pytest.mark.skipif(host_architecture() != "x86_64", reason="its levels are x86's")
+def test_a_lesser_machine(
+    model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled = tmp_path / "int8.graft"
+    common = (model, "--data", data, "--precision", "int8", "-o", str(compiled))
+    said(capsys, *common, "--machine", "x86-64-v2")
+    assert graft.load(compiled).program.target.features == named_target("x86-64-v2").features
+    assert "is for aarch64" in refused(capsys, *common, "--machine", "aarch64")
+    other = ("--machine", "x86-64-v2", "--target", "onednn,host")
+    assert "--machine is for the host alone" in refused(capsys, *common, *other, code=USAGE)
 
 
 def test_page(model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from graft.byoc.executable import Accuracy, Footprint, Lowering, Settings
 from graft.cli.options import (
     UsageError,
     add_accuracy_argument,
+    add_machine_argument,
     add_placement_arguments,
     add_strict_import_argument,
     asked,
@@ -24,6 +25,7 @@ from graft.cli.options import (
     given,
     others_than_host,
     positive,
+    refuse_machine_with_accelerator,
 )
 from graft.cli.placement import check_targets, compiled_as_asked
 from graft.cli.report import (
@@ -101,12 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         help="how many run the file unless told otherwise (default: one per core)",
     )
-    parser.add_argument(
-        "--machine",
-        metavar="NAME",
-        choices=known_targets(),
-        help="the machine to compile for, one of those above; by default this one",
-    )
+    add_machine_argument(parser, known_targets(), "one of those above")
     add_accuracy_argument(parser)
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="say on standard error what each pass did"
@@ -134,8 +131,7 @@ def execute(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     """Refuse options that leave open what is wanted."""
     check_placement(options)
-    if others_than_host(options) and options.machine is not None:
-        raise UsageError("--machine is for the host alone: accelerators are priced on this machine")
+    refuse_machine_with_accelerator(options)
     if options.emit is not None:
         _check_emit(options)
         if options.json or options.threads is not None:

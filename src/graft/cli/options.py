@@ -6,6 +6,7 @@ Knows nothing of the compiler: a compiled file runs without it.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,24 @@ def targets(text: str) -> list[str]:
 def others_than_host(options: argparse.Namespace) -> list[str]:
     """The accelerators among the targets."""
     return [name for name in options.target or () if name not in (HOST, REFERENCE)]
+
+
+def add_machine_argument(
+    parser: argparse.ArgumentParser, known: Iterable[str], listed: str
+) -> None:
+    """Whose code is made, of the `known` ones; `listed` says where a reader finds the names."""
+    parser.add_argument(
+        "--machine",
+        metavar="NAME",
+        choices=list(known),
+        help=f"the machine to compile for, {listed}; by default this one",
+    )
+
+
+def refuse_machine_with_accelerator(options: argparse.Namespace) -> None:
+    """Refuse another machine's code beside backends that are measured on this one."""
+    if others_than_host(options) and options.machine is not None:
+        raise UsageError("--machine is for the host alone: accelerators are priced on this machine")
 
 
 def given(options: argparse.Namespace) -> list[str]:

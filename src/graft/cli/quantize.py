@@ -21,9 +21,11 @@ from graft.byoc.formats.onnx_model import to_onnx
 from graft.cli.options import (
     UsageError,
     add_containment_arguments,
+    add_machine_argument,
     add_strict_import_argument,
     add_target_argument,
     positive,
+    refuse_machine_with_accelerator,
     refuse_without_accelerator,
 )
 from graft.cli.placement import check_targets
@@ -58,6 +60,7 @@ from graft.quantize.report import (
 from graft.runtime.artifact import SUFFIX
 from graft.runtime.regions import Policy
 from graft.stages import import_graph, optimize
+from graft.target.target import HOST, known_targets
 
 DESCRIPTION = """\
 Quantise a float model to 8 bits where that pays: calibrate on sample data, measure what
@@ -73,6 +76,7 @@ EXAMPLES = f"""\
   graft quantize model.onnx --data samples/ --budget top1=0.99 --json
   graft quantize model.onnx --data images/ --mean 0.485,0.456,0.406 --std 0.23,0.22,0.23
   graft quantize model.onnx --data images/ --html front.html
+  graft quantize model.onnx --data images/ -o model{SUFFIX} --machine x86-64-v3   AVX2's code
   graft quantize model.onnx --data random --precision int8   times, not accuracy
 """
 ONNX = ".onnx"
@@ -112,6 +116,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--std", metavar="S,S,S", type=_numbers, help="that pixels of images are divided by")
     add("-o", "--output", metavar="FILE", type=Path, help=f"an {ONNX} or {SUFFIX} file to write")
     add("--threads", metavar="N", type=positive, help="how many run it (default: one per core)")
+    listed = "one whose code this one runs (`graft compile --help` lists them)"
+    add_machine_argument(parser, known_targets(), listed)
     add("--html", metavar="FILE", type=Path, help="write a page that plots time against error")
     add("--json", action="store_true", help="print one JSON object")
     add_target_argument(parser)
@@ -126,7 +132,8 @@ def execute(options: argparse.Namespace) -> int:
     check_targets(options.target or ())
     with status(f"quantizing {options.model.name}") as tell, spoken_warnings():
         optimized = optimize(import_graph(options.model, options.strict_import))
-        settings = Settings(options.threads, report=tell)
+        machine = options.machine or HOST
+        settings = Settings(options.threads, machine, report=tell)
         policy = Policy(deadline=options.deadline)
         result = quantize(
             optimized,
@@ -141,7 +148,8 @@ def execute(options: argparse.Namespace) -> int:
             onnx.save(to_onnx(result.optimized.graph, whole=True), options.output)
         elif options.output is not None:
             asked = {"threads": options.threads, "deadline": options.deadline, "report": tell}
-            module = compile(result.optimized, target, isolation=options.isolation, **asked)
+            asked |= {"machine": machine, "isolation": options.isolation}
+            module = compile(result.optimized, target, **asked)
             module.save(options.output)
     seconds = time.perf_counter() - start
     facts = _facts(options, result.report, seconds)
@@ -163,6 +171,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.output is not None and options.output.suffix not in (ONNX, SUFFIX):
         raise UsageError(f"'{options.output}' ends in neither {ONNX} nor {SUFFIX}")
     refuse_without_accelerator(options)
+    refuse_machine_with_accelerator(options)
 
 
 def _budget(text: str) -> Budget:
