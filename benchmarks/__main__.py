@@ -26,6 +26,7 @@ MODULES = {
     "networks-batch": "networks",
     "quantized": "quantized",
     "precision": "precision",
+    "precision-avx2": "precision_avx2",
     "trained": "trained",
     "footprint": "footprint",
     "new-size": "new_size",

@@ -25,8 +25,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +60,7 @@ from graft.cli.bench.rounds import GRAFT, Limits, Slice, summarize
 from graft.cli.bench.rounds import measure as run_rounds
 from graft.cli.report import seconds_text
 from graft.quantize.confidence import OutputError
+from graft.target.target import HOST
 
 BUDGETS = {"graft-5%": 0.05, "graft-1%": 0.01}
 # By contender of Graft's, the options of `graft quantize` that make its file.
@@ -82,84 +83,103 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Json:
+    return resumable_rows(options, PARTIAL, _row, _tables)
+
+
+def resumable_rows(
+    options: argparse.Namespace,
+    partial: Path,
+    measure_row: Callable[[str, argparse.Namespace], Json],
+    tables: Callable[[list[Json]], list[str]],
+) -> Json:
+    """Measure network by network. Each that is finished is kept in the file `partial` at once."""
     networks = chosen_networks(options, (*NETWORKS, *DETECTORS))
-    rows = _partial()
+    rows = dict(json.loads(partial.read_text(encoding="utf-8"))) if partial.exists() else {}
     if not options.resume:
         rows = {name: row for name, row in rows.items() if name not in networks}
     for position, network in enumerate(networks):
         if network in rows:
-            _say(f"{network}: kept from an earlier run")
+            say(f"{network}: kept from an earlier run")
             continue
-        _say(f"{network} ({position + 1} of {len(networks)})")
-        rows[network] = _row(network, options)
-        PARTIAL.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-        print("\n".join(_tables([rows[network]])), flush=True)
+        say(f"{network} ({position + 1} of {len(networks)})")
+        rows[network] = measure_row(network, options)
+        partial.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        print("\n".join(tables([rows[network]])), flush=True)
     return [rows[network] for network in networks]
 
 
-def _partial() -> dict[str, Json]:
-    """The networks that an interrupted run has finished."""
-    return dict(json.loads(PARTIAL.read_text(encoding="utf-8"))) if PARTIAL.exists() else {}
-
-
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def _row(network: str, options: argparse.Namespace) -> Json:
     """All that is measured of a network; what a contender cannot do is said in words."""
-    row: Json = {"network": network, "reports": {}, "errors": {}, "problems": {}, "timing": {}}
+    row = empty_row(network)
     files: dict[str, Path] = {GRAFT: float_file(network)}
     for name, arguments in GRAFT_OPTIONS.items():
-        _say(f"  graft quantize {' '.join(arguments)}")
-        with _said(row, name):
+        say(f"  graft quantize {' '.join(arguments)}")
+        with said(row, name):
             report = quantized_by_graft(network, arguments, name, options.threads)
-            row["reports"][name] = _recorded(report)
+            row["reports"][name] = recorded(report)
             files[name] = graft_file(network, name)
     for name, make in PEER_FILES.items():
-        _say(f"  file of {name}")
-        with _said(row, name):
+        say(f"  file of {name}")
+        with said(row, name):
             files[name] = make(network)
     if network not in DETECTORS:
-        _add_errors(row, files)
+        add_errors(row, files, (*GRAFT_OPTIONS, *PEERS_INT8))
     if not options.errors_only:
-        _add_times(row, files, options)
+        add_times(row, files, options)
     return row
 
 
-def _recorded(report: Json) -> Json:
+def empty_row(network: str) -> Json:
+    return {"network": network, "reports": {}, "errors": {}, "problems": {}, "timing": {}}
+
+
+def recorded(report: Json) -> Json:
     """Of the report of `graft quantize`, what the tables and promises are made from."""
     units = [{key: unit[key] for key in ("name", "precision")} for unit in report["units"]]
     return {**{key: report[key] for key in ("quality", "seconds", "float_seconds")}, "units": units}
 
 
 @contextmanager
-def _said(row: Json, name: str) -> Iterator[None]:
+def said(row: Json, name: str) -> Iterator[None]:
     """Note what goes wrong with a contender, and go on with the others."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  (of any peer)
         row["problems"][name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        _say(f"    {name}: {row['problems'][name]}")
+        say(f"    {name}: {row['problems'][name]}")
 
 
-def _add_errors(row: Json, files: Mapping[str, Path]) -> None:
-    """The relative error of each file's outputs in its own runtime."""
+def add_errors(
+    row: Json, files: Mapping[str, Path], names: Sequence[str], machine: str = HOST
+) -> None:
+    """The relative error of some files' outputs, each in its own runtime; Graft's code is for the
+    `machine`."""
     given = list(unseen(row["network"], CHECKED))
     run = runner("onnxruntime", files[GRAFT])
     exact = [run(feeds) for feeds in given]
-    for name in (*GRAFT_OPTIONS, *PEERS_INT8):
+    for name in names:
         if name in files:
-            _say(f"  error of {name}")
-            with _said(row, name):
-                error, run = OutputError(), runner(name, files[name])
+            say(f"  error of {name}")
+            with said(row, name):
+                error, run = OutputError(), runner(name, files[name], machine)
                 for feeds, outputs in zip(given, exact, strict=True):
                     error.add(outputs, run(feeds))
                 row["errors"][name] = error.relative if math.isfinite(error.relative) else None
 
 
-def _add_times(row: Json, files: Mapping[str, Path], options: argparse.Namespace) -> None:
-    """Time all files in turns, each in a process of its own."""
+def add_times(
+    row: Json,
+    files: Mapping[str, Path],
+    options: argparse.Namespace,
+    asked: Mapping[str, str] | None = None,
+    environment: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext(),
+) -> None:
+    """Time all files in turns, each in a process of its own, started in its `environment`; `asked`
+    is what `graft.compile` is asked."""
     feeds = next(unseen(row["network"], 1))
     described = [
         (name, write_data(FOLDER, f"{row['network']}-input", x)) for name, x in feeds.items()
@@ -167,13 +187,14 @@ def _add_times(row: Json, files: Mapping[str, Path], options: argparse.Namespace
     with tempfile.TemporaryDirectory(prefix="graft-precision-") as folder, ExitStack() as workers:
         ready = {}
         for name, path in files.items():
-            _say(f"  preparing {name}")
-            contender = replace(CONTENDERS[name.partition("-")[0]], name=name)
-            task = {"function": contender.function, "model": str(path), "feeds": described}
-            task["threads"] = options.threads
-            with _said(row, name):
+            say(f"  preparing {name}")
+            kind = name.partition("-")[0]
+            contender = replace(CONTENDERS[kind], name=name)
+            task: Json = {"function": contender.function, "model": str(path), "feeds": described}
+            task |= {"threads": options.threads, "asked": dict(asked or {})}
+            with said(row, name), environment(kind):
                 ready[name] = prepare_contender(contender, task, Path(folder), workers).run
-        _say(f"  timing {len(ready)} contenders")
+        say(f"  timing {len(ready)} contenders")
         limits, watch = Limits(200, options.seconds), Watch(options.threads, options.seconds)
         result = run_rounds(ready, limits, Slice(3, 0.2, 1.0), watch)
     for name, error in result.failures.items():
@@ -192,11 +213,11 @@ def merge(earlier: Json, new: Json) -> Json:
     return [rows[name] for name in (*NETWORKS, *DETECTORS) if name in rows]
 
 
-def problems(data: Json) -> list[str]:
+def problems(data: Json, budgets: Mapping[str, float] = BUDGETS) -> list[str]:
     """Promises that were not kept, here or where `graft quantize` itself has measured them."""
     found = []
     for row in data:
-        for name, budget in BUDGETS.items():
+        for name, budget in budgets.items():
             report = row["reports"].get(name)
             if report is None:
                 found.append(f"{row['network']}: {name} failed: {row['problems'][name]}")
@@ -229,7 +250,7 @@ def _summary(rows: list[Json]) -> list[str]:
         cells = [row["network"], _unit_count(row)]
         for name in GRAFT_OPTIONS:
             time_ratio = row["timing"].get(name, {}).get("to_float")
-            cells.append(_error_cell(row, name))
+            cells.append(error_cell(row, name))
             cells.append(MISSING if time_ratio is None else f"{1 / time_ratio[0]:.2f} ×")
         lines.append(cells)
     return table(header, lines)
@@ -240,7 +261,7 @@ def _unit_count(row: Json) -> str:
     return str(len(reports["graft-int8"]["units"])) if "graft-int8" in reports else MISSING
 
 
-def _error_cell(row: Json, name: str) -> str:
+def error_cell(row: Json, name: str) -> str:
     error = row["errors"].get(name)
     if row["network"] in DETECTORS and name in row["reports"]:
         error = row["reports"][name]["quality"]["error"]
@@ -259,11 +280,23 @@ def _tables(rows: list[Json]) -> list[str]:
     if any(row["timing"] for row in rows):
         timed = [row for row in rows if row["timing"]]
         titles = ["network", *(TITLES[name] for name in TITLES), *AGAINST]
-        lines += ["", *table(titles, [_time_cells(row) for row in timed]), "", *_means(timed)]
-    for row in rows:
-        for name, problem in row["problems"].items():
-            lines += item(f"{row['network']}, {name}: {problem}")
-    return lines
+        lines += [
+            "",
+            *table(titles, [_time_cells(row) for row in timed]),
+            "",
+            *means(timed, AGAINST),
+        ]
+    return lines + notes(rows)
+
+
+def notes(rows: list[Json]) -> list[str]:
+    """What contenders could not do, in words."""
+    return [
+        line
+        for row in rows
+        for name, problem in row["problems"].items()
+        for line in item(f"{row['network']}, {name}: {problem}")
+    ]
 
 
 TITLES = {
@@ -285,34 +318,49 @@ AGAINST = {
 
 
 def _error_cells(row: Json) -> list[str]:
-    reports, cells = row["reports"], [row["network"], _unit_count(row)]
+    cells = [row["network"], _unit_count(row)]
     for name in ("graft-int8", *PEERS_INT8, *BUDGETS):
-        cells.append(_error_cell(row, name))
+        cells.append(error_cell(row, name))
         if name in BUDGETS:
-            units = reports[name]["units"] if name in reports else ()
-            counts = Counter(unit["precision"] for unit in units).most_common()
-            cells.append(", ".join(f"{count} {kind}" for kind, count in counts) or MISSING)
+            cells.append(units_cell(row, name))
     return cells
 
 
+def units_cell(row: Json, name: str) -> str:
+    """How many units have which precision."""
+    units = row["reports"].get(name, {}).get("units", ())
+    counts = Counter(unit["precision"] for unit in units).most_common()
+    return ", ".join(f"{count} {kind}" for kind, count in counts) or MISSING
+
+
 def _time_cells(row: Json) -> list[str]:
+    return [row["network"], *times_and_ratios(row, TITLES, AGAINST)]
+
+
+def times_and_ratios(
+    row: Json, names: Iterable[str], pairs: Mapping[str, tuple[Sequence[str], str]]
+) -> Iterator[str]:
+    """Cells with times of contenders, and with those of some peers over Graft's."""
     timing = row["timing"]
-    times = [seconds_text(timing[n]["seconds"]) if n in timing else MISSING for n in TITLES]
-    ratios = [_against(row, *pair) for pair in AGAINST.values()]
-    return [row["network"], *times, *(MISSING if r is None else f"{r:.2f} ×" for r in ratios)]
+    for name in names:
+        yield seconds_text(timing[name]["seconds"]) if name in timing else MISSING
+    for pair in pairs.values():
+        ratio = against(row, *pair)
+        yield MISSING if ratio is None else f"{ratio:.2f} ×"
 
 
-def _against(row: Json, peers: Sequence[str], ours: str) -> float | None:
+def against(row: Json, peers: Sequence[str], ours: str) -> float | None:
     """The time of the fastest of some peers over one of Graft's."""
     timing = row["timing"]
     theirs = [timing[name]["to_float"][0] for name in peers if name in timing]
     return min(theirs) / timing[ours]["to_float"][0] if theirs and ours in timing else None
 
 
-def _means(rows: list[Json]) -> list[str]:
+def means(rows: list[Json], pairs: Mapping[str, tuple[Sequence[str], str]]) -> list[str]:
+    """Geometric means over networks of times over Graft's, by title."""
     texts = []
-    for title, pair in AGAINST.items():
-        ratios = [one for row in rows if (one := _against(row, *pair)) is not None]
+    for title, pair in pairs.items():
+        ratios = [one for row in rows if (one := against(row, *pair)) is not None]
         if ratios:
             mean = math.prod(ratios) ** (1 / len(ratios))
             texts.append(f"{title} {mean:.2f} × (least {min(ratios):.2f})")

@@ -18,6 +18,7 @@ import onnxruntime
 
 from benchmarks.harness import Json
 from benchmarks.quantized import FOLDER, float_file, images, quantized
+from graft.target.target import HOST
 
 SAMPLES = 16  # images that are calibrated on
 TRANSFORMERS = ("vit_b_16",)
@@ -80,12 +81,12 @@ PEER_FILES: dict[str, Callable[[str], Path]] = {
 Infer = Callable[[Any], list[Any]]
 
 
-def runner(contender: str, path: Path) -> Infer:
-    """A file as a function of the inputs by name, for errors."""
+def runner(contender: str, path: Path, machine: str = HOST) -> Infer:
+    """A file as a function of the inputs by name, for errors; Graft's code is for the machine."""
     if contender.startswith("graft"):
         import graft
 
-        module = graft.compile(path)
+        module = graft.compile(path, machine=machine)
         return lambda feeds: list(module.run(None, feeds))
     if contender.startswith("openvino"):
         import openvino
