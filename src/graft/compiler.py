@@ -75,15 +75,14 @@ def compile(
     `target` names the backends to use; the host is always one of them. `strict` refuses to run any
     operator on the reference evaluator. `threads` is how many threads native code and backends that
     can be told use, by default one per core. `machine` names the machine that native code is for;
-    a module for another one can be saved, and runs here only where this machine has all its
-    instructions. `accuracy="strict"` rules out algorithms that trade accuracy for speed within a
+    a module for one with instructions that this one lacks can be saved, but neither run here nor
+    quantised. `accuracy="strict"` rules out algorithms that trade accuracy for speed within a
     stated bound, as Winograd's. With `precision="int8"` all layers that can be are quantised, with
     "auto" those that pay within the `budget`: a relative error of the outputs (0.05 by default) or
     "top1=0.99". Both calibrate on `data`, a folder or an iterable of samples; "random" makes some
-    up; both measure, so this machine has to be able to run the code. "bf16" and "fp16" compute what
-    is faster so in 16 bits. `shapes` gives sizes of symbolic dims ({"batch": [1, 8]}) that get
-    variants of their own. `strict_import` refuses what ONNX Runtime puts up with, and else gives a
-    `ModelWarning`.
+    up. "bf16" and "fp16" compute what is faster so in 16 bits. `shapes` gives sizes of symbolic
+    dims ({"batch": [1, 8]}) that get variants of their own. `strict_import` refuses what ONNX
+    Runtime puts up with, and else gives a `ModelWarning`.
 
     The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
     or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
