@@ -281,6 +281,9 @@ def test_requests_that_make_no_sense() -> None:
         assert f"code for machine='{machine}' is for {machine.replace('-', '_')}" in _refused(
             precision="int8", data=data, machine=machine
         )
+    assert "'onednn' is for this machine" in _refused(
+        precision="int8", data=data, target="onednn,host", machine="plain"
+    )
     nothing = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     )
