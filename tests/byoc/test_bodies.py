@@ -187,7 +187,8 @@ def test_a_convolution_in_a_loop(tmp_path: Path) -> None:
     }""".replace("{W}", "{" + ", ".join(str(i % 3 * 0.3) for i in range(16)) + "}")
     feeds = {"x": DRAW.standard_normal((1, 4, 6, 6)).astype(np.float32)}
     for name in ("onednn", "simnpu"):
-        module = graft.compile(model(text), name, pins=[f"v={name}"], threads=1)
+        pins = [f"{value}={name}" for value in ("v", "s2")]
+        module = graft.compile(model(text), name, pins=pins, threads=1)
         (region,) = module.placement.regions
         assert (region.backend, region.nodes, region.executions) == (name, ("v", "s2"), 3)
         check(module, text, feeds)

@@ -4,8 +4,9 @@ Consumers are looked at first. A node joins the group of its readers when all of
 one group, so the group's root is the only way out and groups are convex by construction. A group
 has at most one anchor (convolution, matrix product) or reduction; elementwise work before a
 reduction joins it, work before an anchor does not. Nodes that movement would recompute for several
-elements of the result stay outside, as do views that nothing in the group reads. Groups of two and
-more become `composite` nodes, unless the backend has no kernel for such a group.
+elements of the result stay outside, as do views that nothing in the group reads, unless they are of
+data that it moves. Groups of two and more become `composite` nodes, unless the backend has no
+kernel for such a group.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
             and _fits(node, readers, group)
             and not (node in epilogues and (group.moves or group.heavy))
             and not any(one.op.name == _ALONE for one in (node, *readers))
-            and not group.is_view
+            and not (group.is_view and not _moves(node))
             and (group.size < _MOST_NODES or node.op.name == "constant")
         )
         if not joins or group is None or not group.add(node, readers):
@@ -170,6 +171,11 @@ def _widens_codes(value: Value, node: Node) -> bool:
     if not isinstance(codes, TensorType) or not isinstance(result, TensorType):
         return False
     return codes.dtype.is_integer and codes.dtype.bits <= 8 and result.dtype.is_float
+
+
+def _moves(node: Node) -> bool:
+    """Whether a node's elements lie elsewhere than its operand's."""
+    return node.op.kind is Kind.INJECTIVE and not is_view(node)
 
 
 def _fits(node: Node, readers: list[Node], group: _Group) -> bool:
