@@ -1,14 +1,15 @@
 """Fourier transforms of known length become matrix products, for which there are fast kernels.
 
 A graph enters and leaves. A transform is a dense layer on the numbers of all samples, whose weights
-are cosines and sines: as many multiply-adds as numbers enter times leave, fast ones.
-One that is longer than pays is cut into two by Cooley and Tukey's step: with n = first · second, a
+are cosines and sines: as many multiply-adds as numbers enter times leave, fast ones. Where that
+takes fewer cycles, it is cut into two by Cooley and Tukey's step: with n = first · second, a
 transform of length `first` along strided samples, then one of length `second` per frequency of the
 first, whose weights hold the factors between the two.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,19 +23,24 @@ from graft.ops.signal import fourier_factors
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
+from graft.target.target import Target
 
-RULES = RuleSet("fourier_products")
-
-# The longest transform that is one product: its weights, up to 2 MB, stay in the cache, and two
-# products with a rearrangement between them take longer (measured on AVX-512, 64 signals of 512).
-_LONGEST_PRODUCT = 512
-# How many numbers the weights of the second product of a longer transform may have, 32 MB.
+# Cycles that a number takes where two products rearrange it: 2 to 3.6 on a Zen 5, for 64 signals of
+# 128 to 1,024 samples.
+_MOVING_CYCLES = 2.5
+# How many numbers the weights of a product may have, 32 MB.
 _MOST_WEIGHTS = 2**23
 
 
-def fourier_products(graph: Graph) -> Graph:
-    """Apply the rules until none fits."""
-    return apply_rules(graph, RULES)
+def fourier_products(graph: Graph, target: Target) -> Graph:
+    """All transforms of a graph that can be products."""
+    rules = RuleSet("fourier_products")
+
+    @rules.rule(is_op("dft"))
+    def transform_by_products(site: Site) -> Replacement:
+        return _by_products(site, target)
+
+    return apply_rules(graph, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +54,13 @@ class _Transform:
     result_parts: int
     inverse: bool
 
+    @property
+    def weights(self) -> int:
+        """How many numbers the matrix of a single product has, each a multiply-add."""
+        return self.samples * self.parts * self.frequencies * self.result_parts
 
-@RULES.rule(is_op("dft"))
-def transform_by_products(site: Site) -> Replacement:
+
+def _by_products(site: Site, target: Target) -> Replacement:
     attrs, data = site.node.attrs, site.node.args[0]
     shapes = (data.shape, site.root.shape)
     if len(site.node.args) > 1 or any(shape is None or UNKNOWN in shape for shape in shapes):
@@ -69,7 +79,7 @@ def transform_by_products(site: Site) -> Replacement:
         alone = [at == 0 or at * 2 == transform.length for at in range(transform.samples)]
         counts = np.where(alone, 1, 2).astype(data.dtype.numpy)[:, None]
         signals = site.emit("multiply", signals, site.constant(counts))
-    spectra = _transformed(site, signals, transform)
+    spectra = _transformed(site, signals, transform, target)
     if isinstance(spectra, Refusal):
         return spectra
     return _moved(site, spectra, [order.index(at) for at in range(rank)])
@@ -111,25 +121,33 @@ def _reshaped(site: Site, value: Value, shape: Sequence[AnyDim]) -> Value:
     return site.emit("reshape", value, shape=tuple(shape), allowzero=0 in shape)
 
 
-def _transformed(site: Site, signals: Value, transform: _Transform) -> Value | Refusal:
-    """The spectra of signals [..., samples, parts]."""
-    if transform.length <= _LONGEST_PRODUCT:
+def _transformed(
+    site: Site, signals: Value, transform: _Transform, target: Target
+) -> Value | Refusal:
+    """The spectra of signals [..., samples, parts], the way that takes the fewest cycles."""
+    length, speed = transform.length, target.machine.vector_fmas * target.lanes(signals.dtype)
+    firsts = [first for first in range(2, length) if length % first == 0]
+    costs = [(_two_cycles(transform, first, speed), first) for first in firsts]
+    if transform.weights <= _MOST_WEIGHTS:
+        costs.append((transform.weights / speed, length))
+    cycles, first = min(costs, default=(math.inf, 0))
+    if cycles == math.inf:
+        return Refusal(f"{length} has no factors that make it two short transforms")
+    if first == length:
         return _product(site, signals, transform)
-    first = _first_length(transform.length)
-    if first is None:
-        return Refusal(f"{transform.length} has no factors that make it two short transforms")
     return _two_products(site, signals, transform, first)
 
 
-def _first_length(length: int) -> int | None:
-    """How long the first of two transforms is best: the one with the fewest multiplications."""
-    pairs = [(first, length // first) for first in range(2, length) if length % first == 0]
-    fitting = [
-        (first + second, first)
-        for first, second in pairs
-        if max(first, second) <= _LONGEST_PRODUCT and length * second * 4 <= _MOST_WEIGHTS
-    ]
-    return min(fitting)[1] if fitting else None
+def _two_cycles(transform: _Transform, first: int, speed: float) -> float:
+    """Cycles of a signal's two products, of which the first has that length, and of moving its
+    numbers before, between and behind them; infinite where the weights are too many."""
+    length, parts, result_parts = transform.length, transform.parts, transform.result_parts
+    needed = -(-transform.frequencies // first)
+    outer = length * 2 * needed * result_parts
+    if max(first * parts * first * 2, outer) > _MOST_WEIGHTS:
+        return math.inf
+    moved = length * (parts + 2) + transform.frequencies * result_parts
+    return (length * parts * first * 2 + outer) / speed + moved * _MOVING_CYCLES
 
 
 def _matrix(factors: Array, parts: int, result_parts: int) -> Array:

@@ -36,6 +36,7 @@ from graft.target.target import Target
 def host_passes(target: Target) -> tuple[Pass, ...]:
     """The passes for a machine."""
     split = update_wrapper(partial(split_recurrent, target=target), split_recurrent)
+    fourier = update_wrapper(partial(fourier_products, target=target), fourier_products)
     halves = update_wrapper(partial(use_halves, target=target), use_halves)
     nibbles = update_wrapper(partial(use_nibbles, target=target), use_nibbles)
     narrow = (nibbles, use_integers, halves)
@@ -44,7 +45,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
         widen_halves,
         *narrow,
         move_modulation,
-        fourier_products,
+        fourier,
         strength_reduction,
         widen_convolutions,
         fold_depth,
