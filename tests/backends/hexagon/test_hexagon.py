@@ -458,6 +458,20 @@ def test_refusals_carry_the_reason() -> None:
     ]
 
 
+def test_integers_are_resized_where_that_only_moves_them() -> None:
+    builder = Builder()
+    x = builder.input("x", tensor("uint8", 1, 2, 3, 4))
+    resized = [
+        builder("resize", x, sizes=(6, 8), axes=(2, 3), method=method)
+        for method in ("nearest_neighbor", "linear")
+    ]
+    graph = builder.build(*resized)
+    refused = find_candidates(graph, [Hexagon()]).refused_matches
+    nearest, linear = ([one.reason for one in refused.get(n, ())] for n in graph.nodes)
+    assert not nearest
+    assert linear == ["means of integers are rounded as the last bit of a float has it"]
+
+
 def test_without_the_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "lacking", lambda *_: "")
     monkeypatch.setattr(runtime, "emulator", lambda: "")

@@ -15,6 +15,7 @@ from graft.byoc.formats.operands import inexpressible, unfit
 from graft.byoc.formats.quantized import FUNCTIONS, UNARY, quantized_units
 from graft.ir.graph import Graph, Node
 from graft.ops import OPS
+from graft.ops.resize import interpolates
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
 from graft.runtime.array_file import pack_arrays
@@ -88,7 +89,7 @@ def _packed(plan: Plan) -> bytes:
 
 def _no_kernel(node: Node) -> str:
     """Why there is no kernel for a node."""
-    interpolates = node.op.name == "resize" and node.attrs.method != "nearest"
-    if interpolates and not node.output.dtype.is_float:
+    is_mean = node.op.name == "resize" and interpolates(node.attrs)
+    if is_mean and not node.output.dtype.is_float:
         return "means of integers are rounded as the last bit of a float has it"
     return inexpressible(node)
