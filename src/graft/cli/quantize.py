@@ -76,7 +76,7 @@ EXAMPLES = f"""\
   graft quantize model.onnx --data samples/ --budget top1=0.99 --json
   graft quantize model.onnx --data images/ --mean 0.485,0.456,0.406 --std 0.23,0.22,0.23
   graft quantize model.onnx --data images/ --html front.html
-  graft quantize model.onnx --data images/ -o model{SUFFIX} --machine x86-64-v3   AVX2's code
+  graft quantize model.onnx --data images/ -o model{SUFFIX} --machine x86-64-v3   for AVX2
   graft quantize model.onnx --data random --precision int8   times, not accuracy
 """
 ONNX = ".onnx"
