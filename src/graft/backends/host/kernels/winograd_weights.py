@@ -42,6 +42,7 @@ from graft.target.machine import LINE_BYTES
 _FLOAT = DType.FLOAT32
 
 LINE = LINE_BYTES // _FLOAT.numpy.itemsize
+_FRACTION = 1 << 16  # of lines per step, in fixed point
 
 
 class Weights(Protocol):
@@ -225,10 +226,12 @@ def _share(
 ) -> tuple[Stmt, ...]:
     """Ask for a step's share of so many lines from a place on, to be in the second cache.
 
-    Where there are more steps than lines, the last ones ask for what lies behind, which is next."""
+    Shares are even: asked for faster than memory delivers, lines would hold the buffers of the
+    first cache, which loads from the second one wait for, and later steps would ask for nothing."""
     each = -(-lines // steps)
-    first = times(step, each)
+    scale = -(-lines * _FRACTION // (steps * each))
+    asked = (plus(times(step, each), number) for number in range(each))
     return tuple(
-        Prefetch(buffer, (*place, times(plus(first, number), LINE)), level=2)
-        for number in range(each)
+        Prefetch(buffer, (*place, times(over(times(one, scale), _FRACTION), LINE)), level=2)
+        for one in asked
     )
