@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.backends.host.row_kernels import Case, check, refusal
 
+from graft.backends.host.kernels import dense as dense_module
 from graft.backends.host.kernels.dense import dense, pack_units
-from graft.backends.host.kernels.product import default_schedule
+from graft.backends.host.kernels.product import (
+    ProductSchedule,
+    blocked_schedule,
+    default_schedule,
+)
 from graft.base.dtypes import DType
-from graft.target.target import named_target
+from graft.target.target import Target, named_target
 
 
 @pytest.mark.parametrize(
@@ -86,3 +93,38 @@ def test_tiles_fit_into_the_registers(name: str, rows: int) -> None:
     schedule = default_schedule(target, DType.FLOAT32, rows, 4096)
     used = (schedule.rows + 1) * schedule.vectors + 1
     assert used <= target.vector_registers
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("shape", "units"),
+    [((7, 96), 200), ((2, 13, 64), 33), ((1, 32), 16)],  # no whole tiles, blocks and groups
+)
+def test_parts_of_the_depth(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], units: int, group: int
+) -> None:
+    def in_parts(
+        target: Target, dtype: DType, rows: int, columns: int, depth: int
+    ) -> ProductSchedule:
+        plain = default_schedule(target, dtype, rows, columns)
+        return replace(plain, depth_block=depth // 2, group=group)
+
+    monkeypatch.setattr(dense_module, "blocked_schedule", in_parts)
+    case = Case()
+    y = case("nn.dense", case.input(*shape), case.constant(units, shape[-1]))
+    y = case("nn.bias_add", y, case.constant(units), axis=len(shape) - 1)
+    check(dense, case, case("add", y, case.input(*shape[:-1], units)), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", ["cascadelake", "icelake-server"])
+def test_long_sums_are_done_in_parts(name: str) -> None:
+    """Where a block's weights are too many for the second cache, and only there."""
+    target = named_target(name)
+    short = blocked_schedule(target, DType.FLOAT32, 197, 768, 256)
+    long = blocked_schedule(target, DType.FLOAT32, 197, 768, 8192)
+    assert short.depth_block == 0
+    part = long.depth_block
+    assert part > 0
+    assert 8192 % part == 0
+    assert part * long.width * 4 < target.machine.caches[1].size
+    assert blocked_schedule(target, DType.FLOAT32, 197, 768, 8191).depth_block == 0  # a prime

@@ -28,6 +28,7 @@ from graft.backends.host.kernels.product import (
     OutputVector,
     Product,
     ProductSchedule,
+    blocked_schedule,
     default_schedule,
 )
 from graft.backends.host.kernels.strassen import StrassenProduct, chunk_depth, pack_quarters
@@ -92,7 +93,11 @@ def _kernel(epilogue: Epilogue, weight: Array, target: Target) -> Kernel:
         schedule = strassen_schedule(target, dtype, rows)
         if units % (2 * schedule.width) == 0:
             return _Writer(epilogue, schedule).in_quarters(weight, rows, algorithm.chunk)
-    return _Writer(epilogue, default_schedule(target, dtype, rows, units)).plain(weight)
+    if dtype is DType.INT32 or epilogue.anchor.op.name == MIXED:
+        schedule = default_schedule(target, dtype, rows, units)
+    else:
+        schedule = blocked_schedule(target, dtype, rows, units, weight.shape[1])
+    return _Writer(epilogue, schedule).plain(weight)
 
 
 class _Writer:

@@ -2,15 +2,18 @@
 
 The threads share (batch, block of columns, tile of rows) jobs. A job accumulates a register tile
 over the whole depth and hands the sums on: what is multiplied, and where sums go, is the caller's.
+Where the weights of a block are too many for the second cache, jobs are groups of blocks instead,
+and all tiles of a group do one part of the depth before the next one, with their sums in scratch
+memory: the cache holds that part's weights and elements meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
-from graft.backends.host.coordinates import over, plus, times
+from graft.backends.host.coordinates import minus, over, plus, times
 from graft.backends.host.kernels.tile import Run, Tile, balanced, runs
 from graft.backends.host.kernels.vectors import mask_of
 from graft.backends.host.kernels.views import shared_loop
@@ -21,6 +24,7 @@ from graft.loop.ir import (
     Binary,
     BinaryKind,
     Block,
+    Buffer,
     Compare,
     CompareKind,
     Const,
@@ -28,13 +32,17 @@ from graft.loop.ir import (
     For,
     If,
     Let,
+    Load,
     Ramp,
+    Scope,
     Stmt,
+    Store,
     Var,
 )
 from graft.target.register_tile import (
     data_cycles,
     most_pixels,
+    resume_cycles,
     tile_cycles,
     weight_cycles,
 )
@@ -47,15 +55,22 @@ WIDEST_PANEL = 4
 MANY_REGISTERS = 32
 # Panels that the threads should at least have to share.
 ENOUGH_PANELS = 16
+# Jobs for each core where they are groups of blocks: some, so that threads share evenly.
+JOBS_PER_CORE = 2
+LEAST_PART = 64  # of the depth: below it, taking sums up again costs more than it saves
+PART = Var("part")  # of the depth
 
 
 @dataclass(frozen=True, slots=True)
 class ProductSchedule:
-    """What a search may vary: rows and vectors of a tile, lanes of a vector."""
+    """What a search may vary: rows and vectors of a tile, lanes of a vector, the steps of the depth
+    that all tiles of a job do before the next ones (0: all), and the blocks of such a job."""
 
     rows: int
     vectors: int
     lanes: int
+    depth_block: int = 0
+    group: int = 1
 
     @property
     def width(self) -> int:
@@ -85,17 +100,47 @@ def default_schedule(target: Target, dtype: DType, rows: Dim, columns: Dim) -> P
     return ProductSchedule(min(rows, most_pixels(target.vector_registers, vectors)), vectors, lanes)
 
 
+def blocked_schedule(
+    target: Target, dtype: DType, rows: Dim, columns: int, depth: int
+) -> ProductSchedule:
+    """The schedule for packed weights: that of any product, in parts of the depth where that takes
+    fewer cycles."""
+    plain = default_schedule(target, dtype, rows, columns)
+    if not isinstance(rows, int) or rows <= plain.rows:
+        return plain  # a single tile reads weights once
+    blocks = -(-columns // plain.width)
+    group = max(1, blocks // (JOBS_PER_CORE * target.machine.cores))
+    parts = (part for part in range(LEAST_PART, depth // 2 + 1) if depth % part == 0)
+    candidates = (plain, *(replace(plain, depth_block=part, group=group) for part in parts))
+    return min(candidates, key=lambda one: _cycles(target, dtype, rows, columns, depth, one))
+
+
 def product_cycles(target: Target, dtype: DType, rows: int, columns: int, depth: int) -> float:
     """Cycles of a product with packed weights on one core."""
-    schedule, machine = default_schedule(target, dtype, rows, columns), target.machine
-    size = dtype.numpy.itemsize
-    step = schedule.width * size
-    weights = weight_cycles(machine, step, step * depth)
+    schedule = blocked_schedule(target, dtype, rows, columns, depth)
+    return _cycles(target, dtype, rows, columns, depth, schedule)
+
+
+def _cycles(
+    target: Target, dtype: DType, rows: int, columns: int, depth: int, schedule: ProductSchedule
+) -> float:
+    machine, size = target.machine, dtype.numpy.itemsize
+    width, part = schedule.width, schedule.depth_block or depth
+    # what passes until the weights are read again, and the sums of a job where these are kept
+    passing, kept = schedule.rows * depth * size, 0
+    if schedule.depth_block:
+        kept = schedule.group * rows * width * size
+        passing = rows * part * size + kept
+    weights = weight_cycles(machine, width * size, width * size * part, passing)
     total = 0.0
     for pixels, count in balanced(rows, schedule.rows):
         data = data_cycles(machine, pixels * size)
-        total += count * tile_cycles(machine, pixels, schedule.vectors, depth, weights + data)
-    return total * -(-columns // schedule.width)
+        cycles = tile_cycles(machine, pixels, schedule.vectors, depth, weights + data)
+        resume = resume_cycles(machine, pixels, schedule.vectors)
+        if kept > machine.caches[0].size / 2:  # to and from the second cache
+            resume += data_cycles(machine, 2 * pixels * width * size)
+        total += count * (cycles + (depth // part - 1) * resume)
+    return total * -(-columns // width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +180,16 @@ class Product:
         width = self.schedule.width
         return over(plus(self.columns, width - 1), width)
 
+    @property
+    def partial(self) -> Buffer:
+        """The sums of a job, where it does parts of the depth."""
+        extents = (Const(self.schedule.group), self.rows, Const(self.schedule.width))
+        return Buffer("partial", self.dtype, extents, Scope.HEAP)
+
     def body(self) -> Stmt:
         """The whole product."""
+        if self.schedule.depth_block:
+            return self.in_parts()
         row_runs = runs(self.rows, self.schedule.rows)
         tiles = reduce(plus, (run.count for run in row_runs))
         batch, block, tile = Var("batch"), Var("block"), Var("tile")
@@ -146,6 +199,26 @@ class Product:
             return shared_loop([*parts, (tile, tiles)], body)
         loop = For(tile, Const(0), tiles, body)
         return shared_loop(parts, Block((self.prepare(batch, block), loop)))
+
+    def in_parts(self) -> Stmt:
+        """The same, where jobs are groups of blocks that do one part of the depth after another."""
+        batch, group, member, block = Var("batch"), Var("group"), Var("member"), Var("block")
+        size = self.schedule.group
+        parts = over(self.depth, self.schedule.depth_block)
+        tiles: list[Stmt] = []
+        for run in runs(self.rows, self.schedule.rows):
+            number = Var(f"tile_{run.size}")
+
+            def tile(row: Expr, size: int = run.size) -> Stmt:
+                return self.tile(batch, block, row, size, member)
+
+            tiles.append(run.loop(number, tile))
+        first = times(group, size)
+        each: Stmt = Let(block, plus(first, member), Block(tuple(tiles)))
+        left = Binary(BinaryKind.MINIMUM, Const(size), minus(self.blocks, first))
+        each = For(PART, Const(0), parts, For(member, Const(0), left, each))
+        groups = over(plus(self.blocks, size - 1), size)
+        return Allocate(self.partial, shared_loop([(batch, self.batch), (group, groups)], each))
 
     def tiles(self, batch: Expr, block: Expr, tile: Var, row_runs: Sequence[Run]) -> Stmt:
         """The tile of that number, which is of one of the sizes."""
@@ -159,22 +232,40 @@ class Product:
         inside = Compare(CompareKind.LESS, tile, first.count)
         return If(inside, own, Let(later, beyond, rest))
 
-    def tile(self, batch: Expr, block: Expr, row: Expr, size: int) -> Stmt:
-        """One register tile from a row on."""
+    def tile(
+        self, batch: Expr, block: Expr, row: Expr, size: int, member: Expr | None = None
+    ) -> Stmt:
+        """One register tile from a row on; of a part of the depth where the block is the member of
+        a group."""
         schedule = self.schedule
         tile = Tile(size, schedule.vectors, schedule.lanes, f"_{size}", self.dtype, self.is_paired)
         start = Var(f"row_{size}")
+        begin, end = tile.clear(), self.store(tile, batch, block, start)
+        if member is not None:
+
+            def at(pixel: int, vector: int) -> tuple[Expr, ...]:
+                ramp = Ramp(Const(vector * tile.lanes), 1, tile.lanes)
+                return member, plus(start, pixel), ramp
+
+            resume = tile.each(
+                lambda p, v: Store(tile.accumulators, tile.at(p, v), Load(self.partial, at(p, v)))
+            )
+            keep = tile.each(lambda p, v: Store(self.partial, at(p, v), tile.value(p, v)))
+            last = plus(over(self.depth, schedule.depth_block), -1)
+            begin = If(Compare(CompareKind.EQUAL, PART, Const(0)), begin, resume)
+            end = If(Compare(CompareKind.EQUAL, PART, last), end, keep)
         reduction = self.steps(tile, batch, block, start)
-        whole = Block((tile.clear(), reduction, self.store(tile, batch, block, start)))
-        return Let(start, row, Allocate(tile.accumulators, whole))
+        return Let(start, row, Allocate(tile.accumulators, Block((begin, reduction, end))))
 
     def steps(self, tile: Tile, batch: Expr, block: Expr, row: Expr) -> Stmt:
         """The sums of a tile, step by step."""
-        step = Var(f"step_{tile.pixels}")
+        step, part = Var(f"step_{tile.pixels}"), self.schedule.depth_block
         sums = tile.step(
             lambda pixel: self.element(batch, plus(row, pixel), step),
             lambda vector: self.weights(batch, block, step, vector),
         )
+        if part:
+            return For(step, times(PART, part), Const(part), sums)
         return For(step, Const(0), self.depth, sums)
 
     def store(self, tile: Tile, batch: Expr, block: Expr, row: Expr) -> Stmt:
