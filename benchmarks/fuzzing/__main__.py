@@ -21,6 +21,7 @@ from benchmarks.fuzzing.campaign import run, stages, tried, work
 from benchmarks.fuzzing.generate import generate
 from benchmarks.fuzzing.mutants import ARTIFACTS, MODELS, PROGRAMS, limit_memory, tried_mutant
 from benchmarks.fuzzing.report import Record, case_text, summary
+from graft.target.target import HOST
 
 
 def _arguments() -> argparse.Namespace:
@@ -36,6 +37,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="three models of four without LLVM's optimisations"
     )
+    parser.add_argument("--machine", default=HOST, help="whose code to try: one that runs here")
     parser.add_argument("--show", type=int, metavar="SEED", help="print one model and its verdict")
     parser.add_argument("--work", help=argparse.SUPPRESS)  # what the processes are started with
     return parser.parse_args()
@@ -57,7 +59,8 @@ def main() -> int:
         print(f"{record.kind}: {record.detail}\n{record.reduced}")
         return int(record.is_finding)
     seeds = range(asked.seed, asked.seed + asked.models)
-    log = asked.log or Path("build", f"fuzz-{asked.damage}.jsonl" if asked.damage else "fuzz.jsonl")
+    kinds = [asked.damage] * bool(asked.damage) + [asked.machine] * (asked.machine != HOST)
+    log = asked.log or Path("build", "-".join(("fuzz", *kinds)) + ".jsonl")
     records = run(seeds, log, asked.minutes, asked.jobs, _options(asked), asked.quick)
     print(summary(records))
     return int(any(record.is_finding for record in records))
@@ -65,7 +68,7 @@ def main() -> int:
 
 def _tried(asked: argparse.Namespace, seed: int, say: IO[str] | None = None) -> Record:
     if not asked.damage:
-        return tried(seed, not asked.no_reduction, say)
+        return tried(seed, not asked.no_reduction, asked.machine, say)
     verdict = tried_mutant(asked.damage, seed, asked.corpus, stages(seed, say))
     return Record(seed, verdict.kind, verdict.detail[:2000])
 
@@ -74,6 +77,7 @@ def _options(asked: argparse.Namespace) -> list[str]:
     """What the workers are started with to do the same."""
     options = ["--no-reduction"] if asked.no_reduction else []
     options += ["--damage", asked.damage] if asked.damage else []
+    options += ["--machine", asked.machine]
     options += ["--corpus", str(asked.corpus)] if asked.corpus else []
     return options
 

@@ -46,30 +46,30 @@ def stages(seed: int, say: IO[str] | None) -> Stage:
     return stage
 
 
-def tried(seed: int, shrink: bool, say: IO[str] | None = None) -> Record:
+def tried(seed: int, shrink: bool, machine: str, say: IO[str] | None = None) -> Record:
     """Draw and judge the model of a seed; a finding is reduced, be it the peer's."""
     stage = stages(seed, say)
     stage("draw")
     case = generate(seed)
     if case is None:
         return Record(seed, NOTHING)
-    verdict = judge(case, stage)
+    verdict = judge(case, stage, machine)
     text = ""
     if verdict.kind in (*FINDINGS, PEER_DIFFERS):
-        small, verdict = _small(case, verdict) if shrink else (case, verdict)
+        small, verdict = _small(case, verdict, machine) if shrink else (case, verdict)
         text = case_text(small)
     return Record(seed, verdict.kind, verdict.detail[:2000], case.operators, text)
 
 
-def _small(case: Case, verdict: Verdict) -> tuple[Case, Verdict]:
+def _small(case: Case, verdict: Verdict, machine: str) -> tuple[Case, Verdict]:
     """The reduced case: of the same kind, and where something was raised, the same thing."""
 
     def same(other: Case) -> bool:
-        found = judge(other)
+        found = judge(other, machine=machine)
         return found.kind == verdict.kind and _gist(found) == _gist(verdict)
 
     small = reduced(case, same, PEER_BUDGET if verdict.kind == PEER_DIFFERS else BUDGET)
-    return small, judge(small)
+    return small, judge(small, machine=machine)
 
 
 def _gist(verdict: Verdict) -> str:

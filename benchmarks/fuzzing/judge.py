@@ -21,6 +21,7 @@ from benchmarks.fuzzing.peer import Peer, PeerError
 from graft.base.compare import Bound, Difference, compare_arrays
 from graft.base.dtypes import Array
 from graft.base.errors import UserError
+from graft.target.target import HOST
 
 IN_TURN = 8  # of so many models one is run by two threads
 
@@ -49,8 +50,10 @@ class Verdict:
     detail: str = ""
 
 
-def judge(case: Case, stage: Stage = lambda name: None) -> Verdict:
-    """Run a case everywhere. `stage` is told who runs, lest a process that dies says nothing."""
+def judge(case: Case, stage: Stage = lambda name: None, machine: str = HOST) -> Verdict:
+    """Run a case everywhere. `stage` is told who runs, lest a process that dies says nothing.
+
+    `machine` names the one that Graft's code is for, which has to run here."""
     stage("checker")
     try:
         onnx.checker.check_model(case.model, full_check=True)
@@ -66,7 +69,7 @@ def judge(case: Case, stage: Stage = lambda name: None) -> Verdict:
     stage("graft")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _graft(case, plain)
+        return _graft(case, plain, machine)
 
 
 def _peer(case: Case, optimized: bool) -> Outputs:
@@ -74,9 +77,10 @@ def _peer(case: Case, optimized: bool) -> Outputs:
     return [session.run(feeds) for feeds in case.feeds]
 
 
-def _graft(case: Case, expected: Outputs) -> Verdict:
+def _graft(case: Case, expected: Outputs, machine: str) -> Verdict:
+    threads = 2 if case.seed % IN_TURN == 0 else 1
     try:
-        module = graft.compile(case.model, threads=2 if case.seed % IN_TURN == 0 else 1)
+        module = graft.compile(case.model, threads=threads, machine=machine)
         found = [module.run(None, feeds) for feeds in case.feeds]
     except UserError as error:
         return Verdict(REFUSED, f"{type(error).__name__}: {error}")

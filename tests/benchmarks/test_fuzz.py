@@ -23,6 +23,7 @@ from benchmarks.fuzzing.report import DIED, LATE, NOTHING, Record, case_text, re
 from onnx import TensorProto, helper
 
 from graft.llvm import codegen as native
+from graft.target.target import host_target
 
 SHORT, FULL, SHARD = 30, 2000, 100
 
@@ -100,8 +101,14 @@ def chain() -> Case:
     return Case(0, model, ({"x": x},), dict.fromkeys("abyz", 1e-5), {})
 
 
-def test_agreement_is_seen() -> None:
-    assert judge(chain()).kind == judging.SAME
+@pytest.mark.parametrize("machine", ["host", "plain"])
+def test_agreement_is_seen(machine: str) -> None:
+    assert judge(chain(), machine=machine).kind == judging.SAME
+
+
+def test_a_machine_whose_code_does_not_run_here_is_a_finding() -> None:
+    other = "x86-64" if host_target().is_aarch64 else "aarch64"
+    assert judge(chain(), machine=other).kind == judging.REFUSED
 
 
 def test_a_case_is_reduced_to_the_node_that_fails() -> None:
