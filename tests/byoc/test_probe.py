@@ -7,9 +7,10 @@ import pytest
 from tests.byoc.fakes import chain
 
 from graft.base.dims import symbol
-from graft.byoc.probe import Kind, probe, probes
+from graft.byoc.probe import Kind, Probe, evaluate_nearby, probe, probes
 from graft.byoc.tolerance import depth_of, difference, tolerances
 from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
 
@@ -115,6 +116,31 @@ def test_what_is_hardly_determined_is_nobodys_fault() -> None:
     wanted, found = [np.array([4.0, 1.0], np.float32)], [np.array([12.0, 1.0], np.float32)]
     assert "differs from the host's by 8" in difference(graph, found, wanted)
     assert difference(graph, found, wanted, [np.array([8.0, 1.0], np.float32)]) == ""
+
+
+@pytest.mark.parametrize(("ulps", "holds"), [(1, True), (100, False)])
+def test_an_operator_may_magnify_the_rounding_of_its_operand(ulps: int, holds: bool) -> None:
+    """An ulp of erf near 1 is a thousand times as much after atanh; a hundred are a mistake."""
+    inner, graph = chain("erf"), chain("erf", "atanh")
+    shape, ulp = (1, 3, 9, 7), np.float32(2.0**-24)
+    data = [np.random.default_rng(0).uniform(2, 3, shape).astype(np.float32)]
+    one = Probe(Kind.ORDINARY, {}, data, data)
+    (erf,), (expected,) = evaluate(inner, data), evaluate(graph, data)
+    result = np.arctanh(erf - ulps * ulp)
+    assert np.abs(result - expected).max() > 1e-4
+    assert "differs" in difference(graph, [result], [expected], [expected])
+    problem = difference(graph, [result], [expected], evaluate_nearby(graph, one))
+    assert (problem == "") == holds
+
+
+def test_constants_and_results_do_not_move_nearby() -> None:
+    """A negative number to the power of 2 is one, and to that of its neighbours none."""
+    g = Builder()
+    x = g.input("x", tensor("float32", 5))
+    graph = g.build(g("power", x, g.constant(np.float32(2))))
+    data = [np.full(5, -1, np.float32)]
+    (nearby,) = evaluate_nearby(graph, Probe(Kind.ORDINARY, {}, data, data))
+    assert nearby.tolist() == [1.0] * 5
 
 
 def test_denormals_may_count_as_zero() -> None:

@@ -197,13 +197,20 @@ def test_values_are_dropped_after_their_last_reader() -> None:
     assert graph_.last_reads == ((x,), (y,), (unread,))
 
 
-def test_observer_sees_every_node_with_its_results() -> None:
+def test_revised_results_are_what_later_nodes_read() -> None:
     g = Builder()
     x = g.input("x", tensor("float32", 2))
     given = g.build(*g.call("topk", g("negative", x), k=1))
     seen: list[tuple[str, int]] = []
-    evaluate(given, [zeros(2)], lambda node, results: seen.append((node.op.name, len(results))))
+
+    def revise(node: Node, results: Sequence[Any]) -> list[Any]:
+        seen.append((node.op.name, len(results)))
+        return [result + 1 for result in results]
+
+    values, positions = evaluate(given, [zeros(2)], revise)
     assert seen == [("negative", 1), ("topk", 2)]
+    assert values.tolist() == [2]
+    assert positions.tolist() == [1]
 
 
 def test_arithmetic_warns_of_nothing() -> None:

@@ -5,7 +5,8 @@ Floats may differ by `FACTOR * u * sqrt(depth)` of their size and of the largest
 the rounding of the coarsest float in the graph and depth the number of roundings one after the
 other: those of the longest path, on which a sum of n products counts n. Rounding errors add up like
 steps of a random walk. Added to that is a multiple of what the reference itself moves by where its
-inputs change in their last bit, so that nobody is blamed for results that are hardly determined.
+inputs change in their last bit, and in the author's kit the values inside the graph, too, so that
+nobody is blamed for results that are hardly determined.
 Integers that are rounded floats (quantised ones, and interpolated pixels) may differ by a step for
 each such rounding on the longest path to them: where a number lies within rounding of a tie, one
 step more or less goes on to the next layer. Along long paths that, too, is a random walk. (Of
@@ -119,7 +120,7 @@ def difference(
 ) -> str:
     """The first result that differs by more than it may, in words; empty where none does.
 
-    `wanted` are the reference's results, `nearby` its results on inputs moved by a last bit."""
+    `expected` are the reference's results, `nearby` its results on inputs moved by a last bit."""
     others = expected if nearby is None else nearby
     limits = tolerances(graph, rounding)
     for value, ours, theirs, near, limit in zip(

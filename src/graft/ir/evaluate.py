@@ -25,15 +25,16 @@ _FAILURES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, Memor
 # What a value is at run time: an array, a list (sequence), None (empty optional) or a dict (map).
 Data = Any
 Symbols = dict[str, int]
-Observer = Callable[[Node, Sequence[Data]], None]
+Revision = Callable[[Node, Sequence[Data]], Sequence[Data]]
 
 
-def evaluate(graph: Graph, inputs: Sequence[Data], observe: Observer | None = None) -> list[Data]:
-    """Run the graph on its inputs, in order; `observe` sees each node with its results."""
+def evaluate(graph: Graph, inputs: Sequence[Data], revise: Revision | None = None) -> list[Data]:
+    """Run the graph on its inputs, in order; `revise` is given each node with its results, and
+    returns what counts as its results from there on."""
     try:
         for value, data in zip(graph.inputs, inputs, strict=False):
             _check_elements(value, value.type, data)
-        return run_graph(graph, inputs, observe)
+        return run_graph(graph, inputs, revise)
     except GraftError as error:
         sources = (node.location.source for node in graph.nodes if node.location is not None)
         raise error.at(Location(next(sources, ""), graph.name, "graph")) from error.__cause__
@@ -56,7 +57,7 @@ def _check_elements(value: Value, type_: Type, data: Data) -> None:
             _check_elements(value, type_.element, item)
 
 
-def run_graph(graph: Graph, inputs: Sequence[Data], observe: Observer | None = None) -> list[Data]:
+def run_graph(graph: Graph, inputs: Sequence[Data], revise: Revision | None = None) -> list[Data]:
     """As `evaluate`, for a nested graph: inputs that do not fit are its node's mistake."""
     if len(inputs) != len(graph.inputs):
         raise EvaluationError(f"{graph.name} takes {len(graph.inputs)} inputs, has {len(inputs)}")
@@ -66,10 +67,10 @@ def run_graph(graph: Graph, inputs: Sequence[Data], observe: Observer | None = N
         values[value] = _checked(value, data, symbols, EvaluationError)
     with np.errstate(all="ignore"):
         for node, finished in zip(graph.nodes, graph.last_reads, strict=True):
-            results = _run_node(node, values, symbols)
+            results: Sequence[Data] = _run_node(node, values, symbols)
+            if revise is not None:
+                results = revise(node, results)
             values.update(zip(node.outputs, results, strict=True))
-            if observe is not None:
-                observe(node, results)
             for value in finished:
                 values.pop(value, None)
     return [values[value] for value in graph.outputs]

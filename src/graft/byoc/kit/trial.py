@@ -25,7 +25,7 @@ from graft.byoc.candidates import find_candidates, placeable
 from graft.byoc.contract import Backend, Cost, Runner
 from graft.byoc.discover import is_announced
 from graft.byoc.isolate import backend_of, pack_graph, reference_of, unpack_graph
-from graft.byoc.probe import Probe, probes, shape_at
+from graft.byoc.probe import Probe, evaluate_nearby, probes, shape_at
 from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
@@ -115,8 +115,8 @@ def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Ou
 
 @dataclass(frozen=True)
 class _Case:
-    """Inputs, the reference's results, and those for inputs moved by a last bit; what float32 may
-    be rounded to."""
+    """Inputs, the reference's results, and those where numbers are moved by a last bit; what
+    float32 may be rounded to."""
 
     probe: Probe
     expected: list[Array]
@@ -127,19 +127,16 @@ class _Case:
 def _case(graph: Graph, probe: Probe, rounding: DType) -> _Case | None:
     """None where the reference has no answer, or nobody promises what libraries make of it: a
     logarithm of less than nothing that later nodes read."""
-    probe = _settled(graph, probe)
+    jumps = _jumps(graph)
+    probe = _settled(probe) if jumps else probe
     try:
         if len(placeable(graph)) > 1 and _makes_nan(graph, probe.inputs):
             return None
-        expected, nearby = _evaluated(graph, probe.inputs), _evaluated(graph, probe.nearby)
+        expected = [np.asarray(item) for item in evaluate(graph, probe.inputs)]
+        nearby = expected if jumps else evaluate_nearby(graph, probe)
         return _Case(probe, expected, nearby, rounding)
     except (GraftError, ValueError, ArithmeticError):
         return None
-
-
-def _evaluated(graph: Graph, inputs: list[Array]) -> list[Array]:
-    with np.errstate(all="ignore"):
-        return [np.asarray(item) for item in evaluate(graph, inputs)]
 
 
 def _makes_nan(graph: Graph, feed: list[Array]) -> bool:
@@ -183,11 +180,14 @@ def _anonymous(reason: str, graph: Graph) -> str:
     return re.sub(r"\[[\d, ]*\]", "[…]", reason)
 
 
-def _settled(graph: Graph, probe: Probe) -> Probe:
-    """Inputs on which rounding does not decide: whole numbers where results jump."""
+def _jumps(graph: Graph) -> bool:
+    """Whether rounding inside the graph may decide on results."""
     nodes = placeable(graph)
-    if len(nodes) == 1 or not any(node.op.name in _JUMPS for node in nodes):
-        return probe
+    return len(nodes) > 1 and any(node.op.name in _JUMPS for node in nodes)
+
+
+def _settled(probe: Probe) -> Probe:
+    """Inputs on which rounding does not decide: whole numbers."""
     whole = [np.rint(a).astype(a.dtype) if _is_float(a) else a for a in probe.inputs]
     return replace(probe, inputs=whole, nearby=whole)
 
