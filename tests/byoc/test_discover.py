@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 
+import numpy as np
 import pytest
 from tests.byoc.fakes import Fake
 
@@ -64,6 +65,17 @@ def importable(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     yield
     unregister_backend("good")
     unregister_backend("fake")
+
+
+@pytest.mark.parametrize(
+    ("package", "version"), [("", "0"), ("numpy", np.__version__), ("nothing", "not installed")]
+)
+def test_the_version_is_that_of_its_package(package: str, version: str) -> None:
+    backend = Good()
+    backend.package = package
+    assert backend.version == version
+    backend.version = "of its own"
+    assert backend.version == "of its own"
 
 
 def test_announced_and_registered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from graft.base.errors import EvaluationError, TypeRuleError
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.types import TensorType, tensor
-from graft.ops.slicing import slice_extent
+from graft.ops.slicing import StridedSliceAttrs, slice_extent, slice_ranges
 
 N, M = symbol("n"), symbol("m")
 FAR = 2**63 - 1
@@ -56,6 +56,16 @@ def test_slice(begin: Any, end: Any, axes: Any, strides: Any) -> None:
     if not strides:
         attributes = {"axes": axes} if axes else {}
         agree("Slice", [X], 7, starts=begin, ends=end, **attributes)
+
+
+@pytest.mark.parametrize(("begin", "end", "axes", "strides"), CASES)
+def test_ranges(begin: Any, end: Any, axes: Any, strides: Any) -> None:
+    options = {"begin": begin, "end": end, "axes": axes or None, "strides": strides or None}
+    g = Builder()
+    graph = g.build(g("strided_slice", g.input("x", tensor("float32", 3, 4, 5)), **options))
+    (expected,) = evaluate(graph, [X])
+    ranges = slice_ranges(StridedSliceAttrs(**options), X.shape)
+    np.testing.assert_array_equal(X[np.ix_(*(np.array(one, int) for one in ranges))], expected)
 
 
 def test_slices_of_strings_and_of_nothing() -> None:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from graft.base.callbacks import author_code
 from graft.base.dtypes import Array, DType
@@ -27,7 +28,7 @@ from graft.ops.layout import block_of
 from graft.quantize.scheme import Scheme
 from graft.rewrite.pattern import Formula, Pattern
 from graft.rewrite.rule import Refusal
-from graft.runtime.loaders import load_for
+from graft.runtime.loaders import installed_version, load_for
 from graft.runtime.regions import HOST_SPACE
 from graft.runtime.spaces import Device, Runner, with_transfers
 
@@ -140,7 +141,7 @@ class Backend:
     """What to inherit from. `name`, `patterns`, `compile` and `load` are all a backend needs."""
 
     name: str = ""
-    version: str = "0"
+    package: str = ""  # the Python package that makes code and has to load it, if there is one
     device: str = "cpu"
     limits: Limits = Limits()
     simulated: bool = False  # prices and profile are a model's, and are labelled so
@@ -149,6 +150,11 @@ class Backend:
     isolation: str = "none"  # "process": all but patterns and predicates in one of its own
     keeps_deadlines: bool = False  # it answers or raises in time by itself
     has_variants: bool = False  # the target `family:device` is the class on the string "device"
+
+    @cached_property
+    def version(self) -> str:
+        """What code depends on: code of another version is not loaded. Set it, or `package`."""
+        return installed_version(self.package) if self.package else "0"
 
     def missing(self) -> str:
         """What this machine lacks to run the backend, and the remedy; empty where nothing."""

@@ -8,6 +8,7 @@ bounds as attributes or as operands; `power` raises numbers of one dtype to expo
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -272,6 +273,16 @@ pointwise(
 class ClipAttrs(Attrs):
     a_min: Number | None = None
     a_max: Number | None = None
+
+    @property
+    def low(self) -> float:
+        """The lower bound of floats where no operand gives it; infinite: there is none."""
+        return -math.inf if self.a_min is None else float(self.a_min)
+
+    @property
+    def high(self) -> float:
+        """The upper bound, as `low`."""
+        return math.inf if self.a_max is None else float(self.a_max)
 
 
 def _clip_type(

@@ -9,11 +9,11 @@ only at run time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graft.base.dims import UNKNOWN, AnyDim, ceildiv, dim_max, dim_min
+from graft.base.dims import UNKNOWN, AnyDim, Dim, ceildiv, dim_max, dim_min
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs, Dims, Ints
 from graft.ir.op import Kind
@@ -104,14 +104,29 @@ def _backward_extent(begin: AnyDim, end: AnyDim, step: int, extent: AnyDim) -> A
     return ceildiv(dim_max(length, 0), step)
 
 
-def slice_steps(attrs: StridedSliceAttrs, shape: Sequence[AnyDim]) -> dict[int, tuple[AnyDim, int]]:
-    """Per axis that is cut by attributes: the first element that is taken, and the stride."""
+def slice_ranges(attrs: StridedSliceAttrs, shape: Sequence[int]) -> list[range]:
+    """Per axis, the places of the elements that attributes take of a static shape."""
+    ranges = [range(extent) for extent in shape]
+    for axis, begin, end, stride in _cuts(attrs, len(shape)):
+        assert isinstance(begin, int)
+        assert isinstance(end, int)
+        ranges[axis] = slice_positions(begin, end, stride, shape[axis])
+    return ranges
+
+
+def _cuts(attrs: StridedSliceAttrs, rank: int) -> Iterator[tuple[int, Dim, Dim, int]]:
+    """Per axis that is cut by attributes: its number, the bounds, and the stride."""
     assert attrs.begin is not None
     assert attrs.end is not None
-    axes = normalize_axes(range(len(attrs.begin)) if attrs.axes is None else attrs.axes, len(shape))
-    steps: dict[int, tuple[AnyDim, int]] = {}
+    axes = normalize_axes(range(len(attrs.begin)) if attrs.axes is None else attrs.axes, rank)
     strides = attrs.strides or (1,) * len(axes)
-    for axis, begin, end, stride in zip(axes, attrs.begin, attrs.end, strides, strict=True):
+    return zip(axes, attrs.begin, attrs.end, strides, strict=True)
+
+
+def slice_steps(attrs: StridedSliceAttrs, shape: Sequence[AnyDim]) -> dict[int, tuple[AnyDim, int]]:
+    """Per axis that is cut by attributes: the first element that is taken, and the stride."""
+    steps: dict[int, tuple[AnyDim, int]] = {}
+    for axis, begin, end, stride in _cuts(attrs, len(shape)):
         extent = shape[axis]
         if isinstance(begin, int) and isinstance(end, int) and isinstance(extent, int):
             steps[axis] = slice_positions(begin, end, stride, extent).start, stride

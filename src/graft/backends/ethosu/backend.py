@@ -12,7 +12,8 @@ from graft.backends.ethosu import runtime
 from graft.backends.ethosu.vela import DEVICES
 from graft.base.dtypes import DType
 from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
-from graft.byoc.formats.operands import refused_unit
+from graft.byoc.formats.integer_units import BYTES
+from graft.byoc.formats.operands import refused_match
 from graft.byoc.formats.quantized import FUNCTIONS, quantized_layer, quantized_units
 from graft.ir.graph import Graph
 from graft.quantize.scheme import Scheme
@@ -23,12 +24,13 @@ _UNARY = (
     *("nn.max_pool2d", "nn.avg_pool2d", "mean", "nn.pad", "strided_slice"),
     *("reshape", "squeeze", "expand_dims", "transpose"),
 )
-_LARGEST_RANK = 6
+_RANKS = range(7)
 
 
 class EthosU(Backend):
     """One accelerator; without a name, the family that makes backends of accelerators."""
 
+    package = "ethos-u-vela"
     has_variants = True
     simulated = True
     prices_regions = True  # Vela keeps tensors between layers in SRAM
@@ -40,10 +42,6 @@ class EthosU(Backend):
         memory = None if self._accelerator is None else self._accelerator.memory_bytes
         schemes = (Scheme(DType.INT8), Scheme())
         self.limits = Limits(memory_bytes=memory, layout="NHWC", quantized=schemes)
-
-    @property
-    def version(self) -> str:  # type: ignore[override]
-        return runtime.version()
 
     @property
     def priced_by(self) -> str:  # type: ignore[override]
@@ -62,7 +60,7 @@ class EthosU(Backend):
         return [transposed, *quantized_units((*_UNARY, *resize))]
 
     def supports(self, match: Match) -> Refusal | None:
-        return refused_unit(self, match, largest_rank=_LARGEST_RANK)
+        return refused_match(self, match, BYTES, ranks=_RANKS)
 
     def price(self, region: Graph) -> Cost:
         return Cost(self._compiled(region)[2])

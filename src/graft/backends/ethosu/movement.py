@@ -18,7 +18,7 @@ from graft.byoc.formats.storage import CHANNELS_LAST
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Node
 from graft.ops.padding import pad_widths
-from graft.ops.slicing import slice_steps
+from graft.ops.slicing import slice_ranges
 
 
 @LOWER.entry(*FUNCTIONS)
@@ -80,8 +80,8 @@ def _slice(lowering: Lowering, unit: Unit) -> Real:
     data, attrs = lowering.real(unit.operands[0]), unit.operator.attrs
     if attrs.begin is None or attrs.end is None or set(attrs.strides or (1,)) != {1}:
         raise UnsupportedError("slices whose bounds are operands, or that leave elements out")
-    steps = slice_steps(attrs, extents(unit.operator.args[0]))
-    starts = [int(str(steps.get(axis, (0, 1))[0])) for axis in _stored_axes(data.tensor)]
+    ranges = slice_ranges(attrs, extents(unit.operator.args[0]))
+    starts = [ranges[axis].start for axis in _stored_axes(data.tensor)]
     cut = lowering.tosa.slice(data.tensor, starts, stored_extents(unit.result))
     return replace(data, tensor=cut)
 

@@ -14,7 +14,8 @@ from graft.backends.fpga.isa import cycles, encode
 from graft.backends.fpga.lower import Lowering
 from graft.backends.fpga.schedule import generate
 from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
-from graft.byoc.formats.operands import refused_unit
+from graft.byoc.formats.integer_units import BYTES
+from graft.byoc.formats.operands import refused_match
 from graft.byoc.formats.quantized import quantized_units
 from graft.ir.graph import Graph
 from graft.rewrite.rule import Refusal
@@ -41,7 +42,7 @@ class Fpga(Backend):
         return quantized_units(_UNARY, binary=("add", "subtract"), variadic=())
 
     def supports(self, match: Match) -> Refusal | None:
-        return refused_unit(self, match, largest_rank=4)
+        return refused_match(self, match, BYTES, ranks=range(5))
 
     def price(self, region: Graph) -> Cost:
         return Cost(cycles(generate(Lowering(region).layers)) / runtime.CLOCK)

@@ -43,7 +43,7 @@ class Hexagon(Backend):
     limits = Limits(memory_bytes=_MEMORY, layout="NHWC")
 
     @property
-    def version(self) -> str:  # type: ignore[override]
+    def version(self) -> str:
         return runtime.version()
 
     @property

@@ -16,13 +16,12 @@ from graft.backends.onednn.plan import (
     WEIGHTS,
     Plan,
     extents,
-    require,
 )
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UnsupportedError, UserError
 from graft.byoc.contract import Backend, Limits, Match, PatternTable
 from graft.byoc.executable import Settings
-from graft.byoc.formats.operands import unbound, unfit
+from graft.byoc.formats.operands import require, unbound, unfit
 from graft.byoc.formats.quantized import LAYERS, UNARY, dequantized, quantized, quantized_units
 from graft.byoc.region import for_backend
 from graft.byoc.sizes import number
@@ -42,7 +41,7 @@ _INFERENCE, _DIRECT, _SCALE_AND_SHIFT, _SCALE, _SHIFT, _MULTIPLE = 96, 1, 6, 51,
 
 _CONVOLUTIONS, _PRODUCTS = ("nn.conv1d", "nn.conv2d", "nn.conv3d"), ("nn.dense", "nn.batch_matmul")
 _POOLS = tuple(f"nn.{kind}_pool{rank}d" for rank in (1, 2, 3) for kind in ("max", "avg"))
-_VIEWS, _LARGEST_RANK = ("reshape", "squeeze", "expand_dims"), 6
+_VIEWS, _RANKS = ("reshape", "squeeze", "expand_dims"), range(7)
 _LAYERS = [f"quantized {name}" for name in LAYERS]
 
 
@@ -51,8 +50,7 @@ def _unary(plan: Plan, node: Node) -> None:
     attrs, alpha, beta = node.attrs, getattr(node.attrs, "alpha", 0.0), 0.0
     alg = _GELU_BY_TANH if getattr(attrs, "approximate", False) else _UNARY[node.op.name]
     if node.op.name == "clip":
-        alpha = float("-inf" if attrs.a_min is None else attrs.a_min)
-        beta = float("inf" if attrs.a_max is None else attrs.a_max)
+        alpha, beta = attrs.low, attrs.high
         require(alpha <= beta, "the lower bound of clip is above the upper one")
     if not plan.fuse(node.args[0], node.output, [alg, alpha, beta]):
         call = [_INFERENCE, alg, {"own": 0}, {}, alpha, beta]
@@ -237,7 +235,7 @@ class OneDnn(Backend):
         self._precision = precision
 
     @property
-    def version(self) -> str:  # type: ignore[override]
+    def version(self) -> str:
         try:
             return ".".join(map(str, (c_int * 3).from_address(runtime.library().dnnl_version())))
         except UserError:
@@ -295,7 +293,7 @@ class OneDnn(Backend):
             quantizes = node.op.name.startswith("qnn.")
             dtypes = (*FLOATS, *BYTES, DType.INT32) if quantizes else FLOATS
             values = (*node.args, *node.outputs)
-            reason = unfit(values, dtypes, largest_rank=_LARGEST_RANK, symbolic=True)
+            reason = unfit(values, dtypes, ranks=_RANKS, symbolic=True)
             reason = reason or unbound(inputs, node.outputs)
             require(not reason, reason)
             _LOWER[node.op.name](plan, node)

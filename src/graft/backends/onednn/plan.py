@@ -15,6 +15,7 @@ from graft.backends.onednn.runtime import SCALES, ZERO_POINTS, multiplies
 from graft.base.dims import IndexExpr
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import UnsupportedError
+from graft.byoc.formats.operands import require
 from graft.ir.graph import Node, Value
 from graft.ir.types import TensorType
 from graft.runtime.json_graph import pack
@@ -30,12 +31,6 @@ _To = Value | Sequence[Any]  # a result: a value of the graph, or a new one of t
 def extents(value: Value) -> tuple[Any, ...]:
     """A shape; a scalar is a list of one number."""
     return value.shape or (1,)
-
-
-def require(condition: bool, reason: str) -> None:
-    """Refuse what cannot be put into steps."""
-    if not condition:
-        raise UnsupportedError(reason)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def _mistake(node: Node, constants: Mapping[Value, Array]) -> Refusal | None:
 class OpenVino(OnnxBackend):
     """Runs regions of floats of 16 and 32 bits and of quantised units, at any size."""
 
-    name = "openvino"
+    name = package = "openvino"
     device = runtime.DEVICE
     dtypes = (DType.FLOAT32, DType.BOOL, DType.FLOAT16, DType.BFLOAT16)
     quantized_dtypes = (DType.INT8, DType.UINT8)
@@ -99,10 +99,6 @@ class OpenVino(OnnxBackend):
 
     def configured(self, settings: Settings) -> OpenVino:
         return OpenVino(settings.precision)
-
-    @property
-    def version(self) -> str:  # type: ignore[override]
-        return runtime.version()
 
     def missing(self) -> str:
         return runtime.missing()

@@ -19,7 +19,6 @@ from graft.byoc.formats.operands import not_compiled
 from graft.byoc.formats.quantized import quantized_units
 from graft.rewrite.rule import Refusal
 from graft.runtime import onnx_session
-from graft.runtime.loaders import installed_version
 
 # Its sums over windows are made by differences, so that small values vanish beside large ones: an
 # error of 0.04 where results are below 2 (ONNX Runtime 1.31, one channel of 1e4).
@@ -30,16 +29,12 @@ class Ort(OnnxBackend):
     """One provider; without a name, the family that makes backends of providers."""
 
     has_variants = True
-    package = onnx_session.PACKAGE  # that makes the code of regions, and has to load it
+    package = onnx_session.PACKAGE
     dtypes: Sequence[DType] = (DType.FLOAT32, DType.BOOL, DType.INT8, DType.UINT8)
 
     def __init__(self, provider: str = "") -> None:
         self.provider = self.device = provider
         self.name = f"ort:{provider}" if provider else "ort"
-
-    @property
-    def version(self) -> str:  # type: ignore[override]
-        return installed_version(self.package)
 
     def missing(self) -> str:
         return onnx_session.missing(self.provider)

@@ -27,12 +27,12 @@ def unfit(
     values: Iterable[Value],
     dtypes: Sequence[DType] = (DType.FLOAT32,),
     empty: bool = False,
-    largest_rank: int | None = None,
+    ranks: range | None = None,
     symbolic: bool = False,
 ) -> str:
     """Why a value is no tensor of static shape (or of known rank, where `symbolic` allows it) and
-    one of these dtypes, without elements only where `empty` allows it, with at most `largest_rank`
-    axes; an empty string where all are."""
+    one of these dtypes, without elements only where `empty` allows it, with as many axes as `ranks`
+    has; an empty string where all are."""
     for value in values:
         type_ = value.type
         if not isinstance(type_, TensorType) or type_.shape is None:
@@ -43,8 +43,8 @@ def unfit(
             return f"%{value.name} is {type_.dtype}, not {' or '.join(dtypes)}"
         if not empty and 0 in (type_.shape or ()):
             return f"%{value.name} is {type_}, which is empty"
-        if largest_rank is not None and (type_.rank or 0) > largest_rank:
-            return f"%{value.name} has {type_.rank} axes, more than {largest_rank}"
+        if ranks is not None and len(type_.shape) not in ranks:
+            return f"%{value.name} has {len(type_.shape)} axes, not {ranks[0]} to {ranks[-1]}"
     return ""
 
 
@@ -58,6 +58,12 @@ def unbound(inputs: Iterable[Value], values: Iterable[Value]) -> str:
             if dim is UNKNOWN or not symbols_of(dim) <= symbols:
                 return f"%{value.name} is {value.type}, whose extents no operand tells"
     return ""
+
+
+def require(condition: bool, reason: str) -> None:
+    """Refuse what a code generator has no form for."""
+    if not condition:
+        raise UnsupportedError(reason)
 
 
 def late_attribute(node: Node) -> str:
@@ -100,12 +106,14 @@ def not_compiled(backend: Backend, match: Match) -> Refusal | None:
     return Refusal(reasons[key], match.root) if reasons[key] else None
 
 
-def refused_unit(backend: Backend, match: Match, largest_rank: int) -> Refusal | None:
-    """Why a quantised unit is not for a backend of integers: what enters and leaves it are no
-    static tensors of bytes of at most `largest_rank` axes, or the backend's compiler refuses it."""
-    values = (*match.inputs, *match.outputs)
-    reason = unfit(values, (DType.INT8, DType.UINT8), largest_rank=largest_rank)
-    return Refusal(reason) if reason else not_compiled(backend, match)
+def refused_match(
+    backend: Backend, match: Match, dtypes: Sequence[DType], ranks: range
+) -> Refusal | None:
+    """Why a match is not for a backend: what enters and leaves it are no static tensors of these
+    dtypes and ranks, a constant is empty, or the backend's own compiler refuses it."""
+    reason = unfit((*match.inputs, *match.outputs), dtypes, ranks=ranks)
+    reason = reason or unfit(match.constants, tuple(DType))
+    return Refusal(reason, match.root) if reason else not_compiled(backend, match)
 
 
 def _compilers_reason(backend: Backend, region: Graph) -> str:
