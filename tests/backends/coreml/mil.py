@@ -178,8 +178,13 @@ def _bilinear(x, scale_factor_height, scale_factor_width, align_corners, half_pi
 
 
 def _reduce(function: Any) -> Callable[..., Any]:
-    """coremltools 9 computes reductions itself, but not with NumPy 2.4."""
-    return lambda x, axes, keep_dims: function(x, axis=tuple(axes), keepdims=bool(keep_dims))
+    """coremltools 9 computes reductions itself, but not with NumPy 2.4. No axes are all of them."""
+
+    def reduce(x: Any, keep_dims: Any, axes: Any = None) -> Any:
+        axis = None if axes is None else tuple(axes)
+        return function(x, axis=axis, keepdims=bool(keep_dims))
+
+    return reduce
 
 
 def _pad(x, pad, mode, constant_val):

@@ -28,7 +28,7 @@ from graft.byoc.kit.conformance import broken_promises
 from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.synthesize import UnbuildableError, synthesize
 from graft.byoc.measure import sample
-from graft.byoc.probe import probes
+from graft.byoc.probe import evaluate_nearby, probes
 from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
@@ -66,10 +66,8 @@ def check(graph: Graph) -> set[str]:
     own: set[str] = set()
     for probe in probes(graph):
         with np.errstate(all="ignore"):
-            exact, nearby = (
-                [np.asarray(item) for item in evaluate(graph, feed)]
-                for feed in (probe.inputs, probe.nearby)
-            )
+            exact = [np.asarray(item) for item in evaluate(graph, probe.inputs)]
+            nearby = evaluate_nearby(graph, probe)
             results, own = mil.evaluate(program, probe.inputs)
         results = [a.astype(b.dtype) for a, b in zip(results, exact, strict=True)]
         assert difference(graph, results, exact, nearby, "the reference's") == ""
@@ -136,6 +134,41 @@ def test_bounds_beyond_halves(bounds: tuple[float | None, float | None]) -> None
     build = Builder()
     x = build.input("x", tensor("float16", 3, 5))
     check(build.build(build("clip", x, a_min=bounds[0], a_max=bounds[1])))
+
+
+def test_a_border_without_a_value_is_of_zeros() -> None:
+    build = Builder()
+    x = build.input("x", tensor("float16", 3, 5))
+    graph = build.build(build("nn.pad", x, pad_width=(0, 1, 2, 0)))
+    assert accepted(graph)
+    check(graph)
+
+
+@pytest.mark.parametrize("axes", [None, (0,)])
+def test_a_scalar_is_no_result(axes: tuple[int, ...] | None) -> None:
+    build = Builder()
+    graph = build.build(build("sum", build.input("x", tensor("float32", 3, 5)), axes=axes))
+    assert accepted(graph) == (axes is not None)
+
+
+@pytest.mark.parametrize("columns", [0, 2])
+def test_an_empty_constant_is_refused(columns: int) -> None:
+    build = Builder()
+    x, more = build.input("x", tensor("float32", 3, 5)), np.ones((3, columns), np.float32)
+    graph = build.build(build("concatenate", x, build.constant(more), axis=1))
+    assert accepted(graph) == bool(columns)
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_weights_that_are_not_constant(dilation: int) -> None:
+    """MIL has convolutions by such, but dilates none of them."""
+    build = Builder()
+    shapes = (1, 2, 9), (3, 2, 2)
+    x, weight = (build.input(f"x{n}", tensor("float32", *one)) for n, one in enumerate(shapes))
+    graph = build.build(build("nn.conv1d", x, weight, dilation=(dilation,)))
+    assert accepted(graph) == (dilation == 1)
+    if dilation == 1:
+        check(graph)
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (1, 0)])

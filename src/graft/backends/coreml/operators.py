@@ -15,22 +15,20 @@ import numpy as np
 
 from graft.base.errors import UnsupportedError
 from graft.byoc.formats.onnx_writer import extents
-from graft.byoc.formats.operands import late_attribute
+from graft.byoc.formats.operands import late_attribute, require
 from graft.ir.graph import Node, Value
 from graft.ops.elementwise import clip_bound
 from graft.ops.movement import transpose_order
 from graft.ops.padding import pad_widths
-from graft.ops.slicing import slice_steps
+from graft.ops.slicing import slice_ranges
 
 Options = dict[str, Any]
 Emitter = Callable[..., tuple[str, Options]]
 More = Callable[[Node], Options]
 
-_LAYERS = ("nn.conv", "nn.bias_add", "nn.batch_norm", "nn.layer_norm")  # of constant parameters
 _GELU = {False: "EXACT", True: "TANH_APPROXIMATION"}
-# How MIL finds the pixels that results are made of, which is where the two of whole factors agree.
+# How MIL finds the nearest pixel; for whole factors the two agree.
 _NEAREST = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
-_LINEAR = ("half_pixel", "align_corners")
 
 
 def emit(builder: Any, node: Node, known: Mapping[Value | None, Any]) -> Any:
@@ -38,23 +36,14 @@ def emit(builder: Any, node: Node, known: Mapping[Value | None, Any]) -> Any:
     if node.op.name == "constant":
         return node.attrs.value.array
     reason = late_attribute(node) if node.op.name in EMITTERS else "it has no MIL form here"
-    _require(not reason, f"{node.op.name}: {reason}")
-    attributes = dict(node.op.alternatives)  # that may also be operands, and are none here
-    operands = [known[value] for i, value in enumerate(node.inputs) if i not in attributes]
-    is_fixed = all(one is None or isinstance(one, np.ndarray) for one in operands[1:])
-    _require(is_fixed or not node.op.name.startswith(_LAYERS), "its parameters are not constant")
-    operator, arguments = EMITTERS[node.op.name](node, *operands)
+    require(not reason, f"{node.op.name}: {reason}")
+    operator, arguments = EMITTERS[node.op.name](node, *(known[value] for value in node.inputs))
     try:
         result = getattr(builder, operator)(**arguments, name=node.output.name)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise UnsupportedError(f"coremltools does not take {operator}: {error}") from error
-    _require(list(result.shape) == extents(node.output), f"{operator} is {result.shape} in MIL")
+    require(list(result.shape) == extents(node.output), f"{operator} is {result.shape} in MIL")
     return result
-
-
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise UnsupportedError(reason)
 
 
 def _number(node: Node, number: float) -> Any:
@@ -69,7 +58,7 @@ def _rank(node: Node) -> int:
 def _window(node: Node) -> Options:
     """Padding, which MIL has axis by axis: before, behind, before, behind."""
     dilates = "pool" in node.op.name and set(node.attrs.dilation) != {1}
-    _require(not dilates, "MIL dilates no pooling")
+    require(not dilates, "MIL dilates no pooling")
     return {"pad_type": "custom", "pad": np.reshape(node.attrs.padding, (2, -1)).T.ravel()}
 
 
@@ -78,7 +67,7 @@ def _mean_window(node: Node) -> Options:
 
 
 def _channels(node: Node) -> Options:
-    _require(node.attrs.axis == 1, "MIL normalises batches along axis 1")
+    require(node.attrs.axis == 1, "MIL normalises batches along axis 1")
     return {}
 
 
@@ -86,65 +75,49 @@ def _normalized(node: Node) -> Options:
     return {"axes": list(range(_rank(node)))[node.attrs.axis :]}
 
 
-def _clip(node: Node) -> Options:
-    """A bound that is not there is infinite: MIL's operator has both."""
-    low, high = node.attrs.a_min, node.attrs.a_max
-    bounds = -np.inf if low is None else low, np.inf if high is None else high
-    return {name: _number(node, b) for name, b in zip(("alpha", "beta"), bounds, strict=True)}
-
-
-def _reduced(node: Node) -> Options:
-    every = node.attrs.axes is None
-    return {"axes": list(range(len(extents(node.args[0])))) if every else list(node.attrs.axes)}
-
-
 def _slice(node: Node) -> Options:
-    steps: Any = slice_steps(node.attrs, extents(node.args[0]))
-    result = list(enumerate(extents(node.output)))
-    begins, strides = zip(*(steps.get(axis, (0, 1)) for axis, _ in result), strict=True)
-    ends = [begins[n] + (extent - 1) * strides[n] + np.sign(strides[n]) for n, extent in result]
-    return {"begin": begins, "end": ends, "stride": strides, "end_mask": [e < 0 for e in ends]}
+    ranges = slice_ranges(node.attrs, extents(node.args[0]))
+    begin, end, stride = zip(*((one.start, one.stop, one.step) for one in ranges), strict=True)
+    return {"begin": begin, "end": end, "stride": stride, "end_mask": [stop < 0 for stop in end]}
 
 
 def _pad(node: Node) -> Options:
     widths = pad_widths(node.attrs, _rank(node))
-    flat = [width for axis in range(_rank(node)) for width in widths.get(axis, (0, 0))]
-    _require(node.attrs.mode == "constant", "MIL's other modes are for the last two axes")
-    _require(min(flat) >= 0, "MIL does not crop by padding")
-    return {"pad": flat}
+    pads = [width for axis in range(_rank(node)) for width in widths.get(axis, (0, 0))]
+    require(node.attrs.mode == "constant", "MIL's other modes are for the last two axes")
+    return {"pad": pads, "constant_val": _number(node, node.attrs.fill)}
 
 
-def _matmul(node: Node, x: Any, y: Any) -> tuple[str, Options]:
-    """Of a dense layer too, whose weights are transposed; MIL has a word for constant ones."""
-    is_dense, is_constant = node.op.name == "nn.dense", isinstance(y, np.ndarray)
-    if is_dense and is_constant and _rank(node) <= 3:
-        return "linear", {"x": x, "weight": y}
-    first, second = (getattr(node.attrs, f"transpose_{one}", one == "b") for one in "ab")
-    return "matmul", {"x": x, "y": y, "transpose_x": first, "transpose_y": second}
+def _dense(node: Node, x: Any, weight: Any) -> tuple[str, Options]:
+    """MIL has an operator for constant weights, and data of up to three axes."""
+    if isinstance(weight, np.ndarray) and _rank(node) <= 3:
+        return "linear", {"x": x, "weight": weight}
+    return "matmul", {"x": x, "y": weight, "transpose_y": True}
 
 
 def _bias_add(node: Node, x: Any, bias: Any) -> tuple[str, Options]:
-    axes = range(_rank(node))
-    shape = [-1 if axis == axes[node.attrs.axis] else 1 for axis in axes]
-    return "add", {"x": x, "y": bias.reshape(shape)}
+    require(isinstance(bias, np.ndarray), "the bias is not constant")
+    _, *behind = range(_rank(node))[node.attrs.axis :]
+    return "add", {"x": x, "y": bias.reshape(-1, *(1 for _ in behind))}
 
 
-def _resize(node: Node, x: Any) -> tuple[str, Options]:
+def _resize(node: Node, x: Any, *_absent: None) -> tuple[str, Options]:
     attrs, mode = node.attrs, node.attrs.coordinate_transformation_mode
-    _require(_rank(node) == 4, "MIL resizes images")
-    _require(not (attrs.antialias or attrs.exclude_outside), "MIL interpolates plainly")
+    require(_rank(node) == 4, "MIL resizes images")
+    require(not (attrs.antialias or attrs.exclude_outside), "MIL interpolates plainly")
     sizes = zip(extents(node.args[0]), extents(node.output), strict=True)
     _, _, height, width = (new // old for old, new in sizes)
     factors = {"x": x, "scale_factor_height": height, "scale_factor_width": width}
     if attrs.method == "nearest_neighbor" and (mode, attrs.rounding_method) in _NEAREST:
         return "upsample_nearest_neighbor", factors
-    _require(attrs.method == "linear" and mode in _LINEAR, f"MIL has no {attrs.method}, {mode}")
-    options = {"align_corners": mode == _LINEAR[1], "half_pixel_centers": mode == _LINEAR[0]}
-    return "upsample_bilinear", factors | options
+    modes = {"align_corners": mode == "align_corners", "half_pixel_centers": mode == "half_pixel"}
+    is_linear = attrs.method == "linear" and any(modes.values())
+    require(is_linear, f"MIL has no {attrs.method}, {mode}")
+    return "upsample_bilinear", factors | modes
 
 
-def _form(operator: str, operands: str, attributes: str, *more: More) -> Emitter:
-    """The emitter of a family; coremltools leaves out operands that are None."""
+def _form(operator: str, operands: str, attributes: str, more: More = lambda _: {}) -> Emitter:
+    """The emitter of a family; coremltools has defaults for what is None."""
     names = [name.partition("=")[::2] for name in attributes.split()]
 
     def emitter(node: Node, *given: Any) -> tuple[str, Options]:
@@ -152,21 +125,20 @@ def _form(operator: str, operands: str, attributes: str, *more: More) -> Emitter
         for name, own in names:
             value = getattr(node.attrs, own or name)
             options[name] = _number(node, value) if isinstance(value, float) else value
-        return operator, options | {key: v for one in more for key, v in one(node).items()}
+        return operator, options | more(node)
 
     return emitter
 
 
 _CONV, _POOL = "strides dilations=dilation groups", "strides kernel_sizes=pool_size"
+_RENAMED = {"subtract": "sub", "multiply": "mul", "divide": "real_div"}
 # Operators of the graph, MIL's ({}: of the same name), the names of its operands, and those of its
 # attributes (MIL's=the graph's, or one name for both); behind them what makes others.
 _FAMILIES: tuple[tuple[Any, ...], ...] = (
     ("abs ceil cos erf exp floor sigmoid sign sin sqrt tanh nn.relu", "{}", "x", ""),
-    ("add maximum minimum", "{}", "x y", ""),
-    ("subtract", "sub", "x y", ""),
-    ("multiply", "mul", "x y", ""),
-    ("divide", "real_div", "x y", ""),
-    ("sum mean max min prod", "reduce_{}", "x", "keep_dims=keepdims", _reduced),
+    ("add subtract multiply divide maximum minimum", "{}", "x y", ""),
+    ("nn.batch_matmul", "matmul", "x y", "transpose_x=transpose_a transpose_y=transpose_b"),
+    ("sum mean max min prod", "reduce_{}", "x", "axes keep_dims=keepdims"),
     ("nn.conv1d nn.conv2d", "conv", "x weight", _CONV, _window),
     ("nn.conv1d_transpose nn.conv2d_transpose", "conv_transpose", "x weight", _CONV, _window),
     ("nn.max_pool1d nn.max_pool2d", "max_pool", "x", _POOL, _window),
@@ -176,18 +148,18 @@ _FAMILIES: tuple[tuple[Any, ...], ...] = (
     ("nn.leaky_relu", "{}", "x", "alpha"),
     ("nn.gelu", "{}", "x", "", lambda node: {"mode": _GELU[node.attrs.approximate]}),
     ("nn.softmax", "{}", "x", "axis"),
-    ("clip", "{}", "x", "", _clip),
+    ("clip", "{}", "x", "alpha=low beta=high"),
     ("reshape squeeze expand_dims", "reshape", "x", "", lambda n: {"shape": extents(n.output)}),
     ("transpose", "{}", "x", "", lambda n: {"perm": transpose_order(n.attrs, _rank(n))}),
     ("strided_slice", "slice_by_index", "x", "", _slice),
-    ("nn.pad", "{}", "x", "constant_val=fill", _pad),
+    ("nn.pad", "{}", "x", "", _pad),
 )
 EMITTERS: dict[str, Emitter] = {
-    name: _form(operator.format(name.removeprefix("nn.")), *others)
+    name: _form(operator.format(_RENAMED.get(name, name.removeprefix("nn."))), *others)
     for names, operator, *others in _FAMILIES
     for name in names.split()
 } | {
-    **dict.fromkeys(("nn.dense", "nn.batch_matmul"), _matmul),
+    "nn.dense": _dense,
     "nn.bias_add": _bias_add,
     "concatenate": lambda node, *parts: ("concat", {"values": parts, "axis": node.attrs.axis}),
     "resize": _resize,

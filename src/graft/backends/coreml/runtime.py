@@ -70,11 +70,10 @@ class Region:
         self._folder = TemporaryDirectory()  # Core ML reads weights from there
         self._model = tools().models.MLModel(str(unpack(blob, self._folder.name)))
 
-    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         results = self._model.predict({f"input_{n}": array for n, array in enumerate(inputs)})
-        arrays = [results[f"output_{n}"] for n in range(len(outputs))]
-        pairs = zip(arrays, outputs, strict=True)
-        return [array.astype(like.dtype, copy=False).reshape(like.shape) for array, like in pairs]
+        for n, output in enumerate(outputs):
+            output[...] = results[f"output_{n}"]
 
 
 @versioned(lambda: installed_version(PACKAGE))
