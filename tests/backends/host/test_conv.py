@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.host.images import Case, case, check, random_inputs
+from tests.backends.host.images import Case, case, check, random_inputs, run
 
 from graft.backends.host.kernels import conv, conv_plan, conv_schedule
 from graft.backends.host.kernels.conv import conv2d
@@ -16,6 +16,7 @@ from graft.backends.host.kernels.conv_schedule import ConvExtents, ConvSchedule
 from graft.backends.host.storage import Halo, Storage, blocks_of, static_shape
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
 from graft.ir.graph import Node, Value
 from graft.ir.types import tensor
 from graft.loop.ir import Prefetch
@@ -393,3 +394,20 @@ def test_wide_units_get_whole_vectors() -> None:
     assert [one.slab for one in slabs if one] == [16, 16, 8, 8]
     assert slabs[0] is not None
     assert (slabs[0].count, slabs[0].mean_count) == (240, 128)
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(24, 3), (40, 5)])
+def test_groups_that_do_not_fill_the_last_slab(channels: int, groups: int) -> None:
+    """In blocks of 16, of which two groups of eight channels share one."""
+    weight = _weights(channels, 8, 3, 3)
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("float32", 1, channels, 5, 6))
+        return g("nn.conv2d", x, g.constant(weight), groups=groups)
+
+    graph_case = case(write, {"x": 16, "result": 16})
+    inputs = random_inputs(graph_case.graph)
+    found = run(graph_case, graph_case.kernel(conv2d), inputs)
+    (wanted,) = evaluate(graph_case.graph, inputs)
+    unpacked = np.moveaxis(found, -1, 2).reshape(1, -1, *wanted.shape[2:])[:, :channels]
+    np.testing.assert_allclose(unpacked, wanted, rtol=1e-5, atol=1e-5)

@@ -159,3 +159,17 @@ def test_normalisation_over_joined_channels(machine: str) -> None:
     normal = net("nn.layer_norm", net("transpose", x, axes=(0, 2, 3, 1)), axis=-1)
     y = net.conv(net("transpose", normal, axes=(0, 3, 1, 2)), 24)
     _check(net.build.build(y), machine, _image(1, 16, 6, 5))
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("channels", "groups"), [(24, 3), (40, 5), (56, 7)])
+def test_groups_that_do_not_fill_the_last_vector(channels: int, groups: int, machine: str) -> None:
+    """Two groups of eight channels share a vector of 16, and the last one has its own."""
+    net = _Net(1, 33, 9, 8)
+    y = net("nn.relu", net.conv(net.x, channels, 3))
+    _check(
+        net.build.build(net.conv(net.conv(y, channels, 3, groups=groups), 33)),
+        machine,
+        _image(1, 33, 9, 8),
+    )

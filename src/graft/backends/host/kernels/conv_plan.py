@@ -306,7 +306,9 @@ def _slabs(inputs: int, outputs: int, groups: int, slab: int, block_in: int) -> 
     pairs = zip(firsts, lasts, strict=True)
     touched = max(last // outputs - first // outputs + 1 for first, last in pairs)
     count = touched * inputs
-    unit = math.gcd(count if whole else inputs, block_in)
+    # whole units lie before the inputs of the last slab, too, which may not be full
+    before = groups * inputs - count if groups * outputs % slab else 0
+    unit = math.gcd(count, before, block_in) if whole else math.gcd(inputs, block_in)
     return Channels(inputs, outputs, groups, slab, count, unit)
 
 

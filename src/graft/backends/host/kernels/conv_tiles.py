@@ -283,7 +283,11 @@ def _first_unit(channels: Channels, slab: Expr) -> Expr:
         return times(over(times(slab, channels.slab), channels.outputs), scale)
     if channels.slab % channels.outputs == 0:
         groups = channels.slab // channels.outputs
-        return times(slab, groups * channels.inputs // channels.unit)
+        first = times(slab, groups * channels.inputs // channels.unit)
+        if channels.groups * channels.outputs % channels.slab == 0:
+            return first
+        last = (channels.groups * channels.inputs - channels.count) // channels.unit
+        return Binary(BinaryKind.MINIMUM, first, Const(last))
     return times(over(slab, channels.outputs // channels.slab), scale)
 
 
