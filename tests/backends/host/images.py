@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graft.backends.host.group import Algorithm, Group, group_of
-from graft.backends.host.kernel import Kernel
+from graft.backends.host.kernel import Kernel, Repacked
 from graft.backends.host.kernel_template import KernelTemplate
 from graft.backends.host.storage import NO_HALO, Halo, Storage, row_major, static_shape
 from graft.base.dtypes import Array
@@ -89,6 +89,8 @@ def run(
     for parameter, argument in zip(kernel.function.parameters, kernel.arguments, strict=True):
         if isinstance(argument, np.ndarray):
             buffers[parameter.name] = argument
+        elif isinstance(argument, Repacked):
+            buffers[parameter.name] = repacked(argument, data[argument.value], threads, target)
         elif argument in data:
             own = (packed or {}).get(argument)
             stored = case.stores[argument].pack(data[argument]) if own is None else own
@@ -100,6 +102,17 @@ def run(
             buffers[parameter.name] = result
     code(buffers, threads)
     assert result is not None
+    return result
+
+
+def repacked(
+    argument: Repacked, array: Array, threads: int = 1, target: Target | None = None
+) -> Array:
+    """A tensor in the order of a kernel's own; all of it was NaN before."""
+    function, storage = argument.function, argument.storage
+    result = storage.pack(np.full(storage.sizes, np.nan, storage.dtype.numpy))
+    code = load.load(function, object_code(function, target or host_target()))
+    code({"source": load.aligned(array), "packed": result}, threads)
     return result
 
 

@@ -120,14 +120,18 @@ def test_impossible_ones_stay_direct(graph: Graph) -> None:
     assert _chosen(graph) == 0
 
 
-def test_weights_that_are_not_constant_stay_direct() -> None:
-    g = Builder()
-    x, w = (
-        g.input(n, tensor("float32", *s))
-        for n, s in (("x", (1, 64, 28, 28)), ("w", (64, 64, 3, 3)))
-    )
-    graph = g.build(g("nn.conv2d", x, w))
-    assert _chosen(graph) == 0
+@pytest.mark.parametrize("extent", [4, 10, 14, 28])
+def test_weights_that_are_data_have_smaller_tiles_or_none(extent: int) -> None:
+    """Their transform takes time whenever the model runs."""
+    chosen: list[int] = []
+    for is_constant in (False, True):
+        g = Builder()
+        x = g.input("x", tensor("float32", 1, 64, extent, extent))
+        weight = np.zeros((64, 64, 3, 3), np.float32)
+        w = g.constant(weight) if is_constant else g.input("w", tensor("float32", *weight.shape))
+        chosen.append(_chosen(g.build(g("nn.conv2d", x, w, padding=(1, 1, 1, 1)))))
+    assert chosen[0] <= chosen[1]
+    assert chosen[0] > 0 or extent < 28
 
 
 def test_channels_that_are_not_counted_yet_stay_direct() -> None:

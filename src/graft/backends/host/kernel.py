@@ -23,6 +23,9 @@ Stores = Mapping[Value, Storage]
 
 
 Pack = Callable[..., Array]
+Shape = tuple[int, ...]
+# Writes a tensor in another order, from the buffer that it is in to that of the copy.
+WriteCopy = Callable[[Buffer, Buffer], Stmt]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +34,19 @@ class Packing:
 
     sources: tuple[Value, ...]
     pack: Pack
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repacked:
+    """A tensor in an order of the kernel's own, into which a function of two buffers (the tensor,
+    the copy) brings it before the kernel is called."""
+
+    value: Value
+    storage: Storage  # of the copy
+    function: Function
+
+
+Argument = Value | Array | Repacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +59,7 @@ class Kernel:
     """
 
     function: Function
-    arguments: tuple[Value | Array, ...]
+    arguments: tuple[Argument, ...]
     work: Work
     scalars: tuple[Dim, ...] = ()
     packings: Mapping[int, Packing] = field(default_factory=dict)
@@ -57,7 +73,7 @@ class Parameters:
     stores: Stores
     extents: Extents = field(default_factory=Extents)
     buffers: list[Buffer] = field(default_factory=list)
-    arguments: list[Value | Array] = field(default_factory=list)
+    arguments: list[Argument] = field(default_factory=list)
     packings: dict[int, Packing] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _known: dict[Value, tuple[Storage, Buffer]] = field(default_factory=dict)
@@ -116,6 +132,17 @@ class Parameters:
         self.packings[len(self.arguments)] = Packing(values, again)
         return storage, self._append(storage, name, storage.pack(packed))
 
+    def repacked(self, value: Value, shape: Shape, write: WriteCopy, name: str) -> Buffer:
+        """A tensor that is data, copied into an order of the kernel's own by what `write` makes of
+        the tensor's buffer and the copy's."""
+        outer = self.group.outer(value)
+        storage = Storage(outer.dtype, shape)
+        buffers = self.stores[outer].buffer("source"), storage.buffer("packed")
+        extents = ", ".join(map(str, outer.shape or ()))
+        note = f"{outer.dtype}[{extents}] in rows to {name} as {self.group.label} reads them"
+        function = Function("pack", buffers, write(*buffers), (note,))
+        return self._append(storage, name, Repacked(outer, storage, function))
+
     def whole_blocks(self, value: Value, axis: int, block: int) -> tuple[Storage, Buffer]:
         """A row-major constant with zeros up to a whole block of channels along an axis."""
         array = self.group.constants[value].array
@@ -152,7 +179,7 @@ class Parameters:
         """The memory of a tensor under another shape."""
         return self._append(storage, name, self.group.outer(value))
 
-    def _append(self, storage: Storage, name: str, argument: Value | Array) -> Buffer:
+    def _append(self, storage: Storage, name: str, argument: Argument) -> Buffer:
         buffer = storage.buffer(name, self.extents)
         self.buffers.append(buffer)
         self.arguments.append(argument)

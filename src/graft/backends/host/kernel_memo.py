@@ -18,7 +18,7 @@ from typing import Any
 
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group, group_of
-from graft.backends.host.kernel import Kernel, Pack, Stores
+from graft.backends.host.kernel import Argument, Kernel, Pack, Repacked, Stores
 from graft.backends.host.kernels.block_dense import BLOCKS
 from graft.backends.host.kernels.conv_plan import CONVOLUTIONS
 from graft.backends.host.kernels.dense import INTEGER, MIXED
@@ -40,13 +40,16 @@ _WEIGHTED = frozenset(
 )
 
 
+_SharedArgument = int | tuple[int, Repacked] | tuple[tuple[int, ...], Pack] | Array
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shared:
-    """A kernel, and per argument the number of a value, numbers of constants with what packs them,
-    or a table of the kernel's own."""
+    """A kernel, and per argument the number of a value, which may be repacked, numbers of constants
+    with what packs them, or a table of the kernel's own."""
 
     kernel: Kernel
-    arguments: tuple[int | tuple[tuple[int, ...], Pack] | Array, ...]
+    arguments: tuple[_SharedArgument, ...]
 
 
 @dataclass
@@ -143,12 +146,13 @@ class _Structure:
     def is_shareable(self, kernel: Kernel) -> bool:
         """Whether it is known how the kernel's arguments follow from the group's tensors."""
         sources = {one for packing in kernel.packings.values() for one in packing.sources}
-        values = {one for one in kernel.arguments if isinstance(one, Value)}
+        arguments = (one.value if isinstance(one, Repacked) else one for one in kernel.arguments)
+        values = {one for one in arguments if isinstance(one, Value)}
         return self._weights <= sources and values | sources <= self._numbers.keys()
 
     def without_tensors(self, kernel: Kernel) -> _Shared:
         """The kernel for any group of this structure."""
-        arguments: list[int | tuple[tuple[int, ...], Pack] | Array] = []
+        arguments: list[_SharedArgument] = []
         for position, argument in enumerate(kernel.arguments):
             packing = kernel.packings.get(position)
             if packing is not None:
@@ -156,6 +160,8 @@ class _Structure:
                 arguments.append((numbers, packing.pack))
             elif isinstance(argument, Value):
                 arguments.append(self._numbers[argument])
+            elif isinstance(argument, Repacked):
+                arguments.append((self._numbers[argument.value], argument))
             else:
                 arguments.append(argument)
         return _Shared(replace(kernel, arguments=(), packings={}), tuple(arguments))
@@ -163,16 +169,18 @@ class _Structure:
     def called(self, shared: _Shared) -> Kernel:
         """The kernel with this group's tensors."""
         values = list(self._numbers)
-        arguments: list[Value | Array] = []
+        arguments: list[Argument] = []
         for argument in shared.arguments:
-            if isinstance(argument, int):
-                arguments.append(values[argument])
-            elif isinstance(argument, tuple):
-                numbers, pack = argument
-                constants = (self._group.constants[values[number]] for number in numbers)
-                arguments.append(pack(*(literal.array for literal in constants)))
-            else:
-                arguments.append(argument)
+            match argument:
+                case int():
+                    arguments.append(values[argument])
+                case (int() as number, Repacked() as repacked):
+                    arguments.append(replace(repacked, value=values[number]))
+                case (tuple() as numbers, pack):
+                    constants = (self._group.constants[values[number]] for number in numbers)
+                    arguments.append(pack(*(literal.array for literal in constants)))
+                case _:
+                    arguments.append(argument)
         function = replace(shared.kernel.function, notes=(self._group.note,))
         return replace(shared.kernel, function=function, arguments=tuple(arguments))
 

@@ -19,7 +19,13 @@ from itertools import compress
 from graft.backends.host.aliases import ChannelsLast, Joins, channels_last, cuts, located
 from graft.backends.host.cost import copy_cycles, typical_bytes
 from graft.backends.host.group import Group, group_of
-from graft.backends.host.kernels.conv_plan import CONVOLUTIONS, INTEGER, read_halo, unfit_extents
+from graft.backends.host.kernels.conv_plan import (
+    CONVOLUTIONS,
+    INTEGER,
+    read_halo,
+    unfit_extents,
+    weight_shape,
+)
 from graft.backends.host.kernels.integer_weights import zero_point_of
 from graft.backends.host.layout_search import (
     LayoutCandidate,
@@ -295,11 +301,11 @@ def _halos(groups: Sequence[Group]) -> dict[Value, _Border]:
     borders: dict[Value, _Border] = {}
     for group in groups:
         conv = group.first_anchor
-        if conv is None or conv.op.name not in CONVOLUTIONS or conv.args[1] not in group.constants:
+        if conv is None or conv.op.name not in CONVOLUTIONS:
             continue
         value = group.outer(conv.args[0])
-        weight = group.constants[conv.args[1]].array.shape
-        if not is_image(value) or unfit_extents(conv, weight[2:]) is not None:
+        weight = weight_shape(group, conv) if is_image(value) else None
+        if weight is None or unfit_extents(conv, weight[2:]) is not None:
             continue
         needed = read_halo(conv, weight, group.algorithm)
         fill = (zero_point_of(group, conv) or 0) if conv.op.name == INTEGER else 0

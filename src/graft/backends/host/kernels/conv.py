@@ -34,12 +34,14 @@ from graft.backends.host.kernels.conv_plan import (
     flat_phases,
     flattened,
     halo,
+    ordinary_shape,
     ordinary_weights,
     pack_starts,
     pack_weights,
     phases,
     skips_rows,
     takes,
+    weight_shape,
 )
 from graft.backends.host.kernels.conv_schedule import (
     ConvExtents,
@@ -55,6 +57,7 @@ from graft.backends.host.kernels.image import (
     shared,
     shared_in_bands,
     unfit_epilogue,
+    unfit_weights,
     vector_lanes,
 )
 from graft.backends.host.kernels.integer_weights import (
@@ -65,6 +68,7 @@ from graft.backends.host.kernels.integer_weights import (
     zero_point_of,
 )
 from graft.backends.host.kernels.tile import Run, Tile, balanced, runs
+from graft.backends.host.kernels.weight_packing import PackedWeights
 from graft.backends.host.kernels.words import in_words, no_halves, per_word
 from graft.backends.host.storage import Storage, covers, index
 from graft.base.dtypes import Array, DType
@@ -97,7 +101,6 @@ _FLOAT = 4  # bytes
     CONVOLUTIONS,
     Layout.BLOCKED,
     dtypes=frozenset({DType.FLOAT32, DType.INT32}),
-    constants=(1,),
     schedule=ConvSchedule,
     layouts=conv_layouts,
     cost=conv_cost,
@@ -108,9 +111,11 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     anchor = group.sole_anchor
     data = stores[group.outer(anchor.args[0])]
     result = stores[group.output]
-    weight = group.constants[anchor.args[1]].array
-    shape = weight.shape
+    shape = weight_shape(group, anchor)
+    if shape is None:
+        return Refusal("the weights are neither constant nor to be packed")
     reason = no_image(result) or (None if data.block else "the data is no blocked image")
+    reason = reason or unfit_weights(group, stores, anchor)
     reason = reason or takes(anchor, shape, data.block, result.block)
     reason = reason or unfit_epilogue(group, stores, anchor)
     if anchor.op.name in (INTEGER, MIXED):
@@ -120,7 +125,7 @@ def conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     if not covers(data.halo, halo(anchor, shape[2:])):
         return Refusal("the halo of the data is narrower than the padding")
     views = flattened(group, stores, anchor, shape) or stores
-    return plan_of(group, views, lambda p: ConvWriter(p, anchor, weight, target).body())
+    return plan_of(group, views, lambda p: ConvWriter(p, anchor, shape, target).body())
 
 
 def _unfit_words(group: Group, stores: Stores, anchor: Node) -> str | None:
@@ -142,26 +147,26 @@ class ConvWriter(ImageWriter):
 
     weights_name = "weights"
 
-    def __init__(self, parameters: Parameters, anchor: Node, weight: Array, target: Target) -> None:
+    def __init__(
+        self, parameters: Parameters, anchor: Node, weight: Sequence[int], target: Target
+    ) -> None:
         self.dtype = anchor.output.dtype
         is_narrow = anchor.op.name in (INTEGER, MIXED)
         # channels of an element
         self.together = per_word(anchor.args[0].dtype) if is_narrow else 1
         self.anchor = anchor
-        self.skips_rows = skips_rows(anchor, weight.shape[2:])
+        self.kernel = (weight[2], weight[3])
+        self.skips_rows = skips_rows(anchor, weight[2:])
         self.asks_before_stores = target.machine.asks_before_stores
-        plain = ordinary_weights(anchor, weight)
         result = parameters.stores[parameters.group.output]
         self.data = parameters.stores[parameters.group.outer(anchor.args[0])]
         channels = channels_of(
-            *(plain.shape, anchor.attrs.groups, self.data.block, result.block),
+            *(ordinary_shape(anchor, weight), anchor.attrs.groups, self.data.block, result.block),
             None if is_narrow else target,
         )
         assert channels is not None
         self.goes_on = False  # whether tiles go on from one row of the image to the next
-        self.down, self.columns, self.schedule = self.scheduled(
-            target, channels, result, weight.shape
-        )
+        self.down, self.columns, self.schedule = self.scheduled(target, channels, result, weight)
         if channels.unit % self.schedule.split:
             self.schedule = replace(self.schedule, split=1)
         self.source = self.read(parameters)
@@ -207,7 +212,10 @@ class ConvWriter(ImageWriter):
                 return beside_each_other(packed, self.schedule.split)
             return in_words(packed, axis=4) if together > 1 else packed
 
-        return parameters.packed(anchor.args[1], pack, self.weights_name)
+        if anchor.args[1] in parameters.group.constants:
+            return parameters.packed(anchor.args[1], pack, self.weights_name)
+        packing = PackedWeights(anchor, self.kernel, channels, block, self.schedule.split)
+        return parameters.repacked(anchor.args[1], packing.shape, packing.write, self.weights_name)
 
     def partial_sums(self) -> Buffer:
         """The sums of a job's tiles between two blocks of the depth."""

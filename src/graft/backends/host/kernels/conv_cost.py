@@ -12,9 +12,17 @@ from dataclasses import dataclass, field, replace
 
 from graft.backends.host.cost import typical_macs, typical_shape
 from graft.backends.host.group import Group, Winograd
-from graft.backends.host.kernels.conv_plan import INTEGER, MIXED, computed_rows, halo, unfit_extents
+from graft.backends.host.kernels.conv_plan import (
+    INTEGER,
+    MIXED,
+    computed_rows,
+    halo,
+    unfit_extents,
+    weight_shape,
+)
 from graft.backends.host.kernels.conv_schedule import ConvExtents, conv_cycles
 from graft.backends.host.kernels.integer_weights import QUAD
+from graft.backends.host.kernels.weight_packing import packing_cycles
 from graft.backends.host.kernels.winograd_integers import PAIR, is_exact, no_pairs
 from graft.backends.host.kernels.winograd_matrices import (
     STRIDES,
@@ -49,14 +57,14 @@ _SUMS = {("nn.conv2d", DType.FLOAT32), (INTEGER, DType.INT32)}
 
 
 def conv_layouts(group: Group, block: int) -> Iterator[Mapping[Value, tuple[int, ...]]]:
-    """The blocks in which a convolution's data may be read."""
-    data = group.sole_anchor.args[0]
+    """The blocks in which a convolution's data may be read; weights that are data are in rows."""
+    data, weight = group.sole_anchor.args[:2]
     if not block or not is_image(group.outer(data)):
         return
     few = channel_count(data) < _FEW_CHANNELS or not blocks_for(data)
     sizes = (*((channel_count(data),) if few else ()), *blocks_for(data))
     for size in sizes:
-        yield {data: (size, *sizes)}
+        yield {weight: (0,), data: (size, *sizes)}
 
 
 def conv_cost(group: Group, block: int, target: Target) -> float:
@@ -68,7 +76,9 @@ def conv_cost(group: Group, block: int, target: Target) -> float:
     anchor = group.anchors[-1]
     speedup = per_word(anchor.args[0].dtype) if anchor.op.name in (INTEGER, MIXED) else 1
     flops = 2.0 * sum(map(typical_macs, group.anchors))
-    return machine.meeting_cycles + flops * padded / (rate * speedup)
+    weight = None if anchor.args[1] in group.constants else weight_shape(group, anchor)
+    packing = 0.0 if weight is None else packing_cycles(target, weight, lanes)
+    return machine.meeting_cycles + flops * padded / (rate * speedup) + packing
 
 
 def choose_convolution(group: Group, target: Target) -> Winograd | Refusal:
@@ -83,34 +93,37 @@ def choose_convolution(group: Group, target: Target) -> Winograd | Refusal:
 def _layer(group: Group) -> Layer | Refusal:
     """The convolution's extents, if the algorithm is possible."""
     conv = group.sole_anchor
-    literal = group.constants.get(conv.args[1])
-    if literal is None or (conv.op.name, conv.output.dtype) not in _SUMS:
-        return Refusal("it is no convolution by constant weights of float32 or int8")
-    weight, is_integer = literal.array, conv.op.name == INTEGER
-    if not _is_plain(conv, weight.shape[2:]):
+    shapes = (conv.output.shape, conv.args[0].shape)
+    is_known = all(shape is not None and UNKNOWN not in shape for shape in shapes)
+    weight = weight_shape(group, conv) if is_known else None
+    if weight is None or (conv.op.name, conv.output.dtype) not in _SUMS:
+        return Refusal("it is no convolution of float32, or by constant weights of int8")
+    outputs, inputs, *taps = weight
+    kernel, is_integer = (taps[0], taps[1]), conv.op.name == INTEGER
+    if not _is_plain(conv, kernel):
         return Refusal("it has no such kernel, or not such steps")
-    tiles: tuple[int, ...] = (WHOLE_TILES if is_integer else TILES)[weight.shape[2:]]
+    tiles: tuple[int, ...] = (WHOLE_TILES if is_integer else TILES)[kernel]
     if is_integer:
         unfit = no_pairs(group, conv)
         if unfit is not None:
             return Refusal(unfit)
-        tiles = tuple(n for n in tiles if _is_exact(conv, weight, n))
-    outputs, inputs = weight.shape[:2]
+        array = group.constants[conv.args[1]].array
+        tiles = tuple(n for n in tiles if _is_exact(conv, array, n))
     if (conv.args[0].tensor.shape or ())[1:2] != (inputs,):
         return Refusal("the number of channels is not known to be that of the weights")
     if min(outputs, inputs) < _LEAST_CHANNELS:
         return Refusal("there are too few channels")
-    reason = unfit_extents(conv, weight.shape[2:])
+    reason = unfit_extents(conv, kernel)
     if reason is not None:
         return Refusal(reason)
     batch, _, rows, columns = typical_shape(conv.output)
-    kernel, extents = weight.shape[2:], typical_shape(conv.args[0])[2:]
+    extents = typical_shape(conv.args[0])[2:]
     direct = _bordered(extents, halo(conv, kernel))
     border = {tile: _bordered(extents, tiled_halo(conv, tile)) - direct for tile in tiles}
     dilation, computed = conv.attrs.dilation, computed_rows(conv, kernel, extents[0], rows)
     stride: int = conv.attrs.strides[0]
     extent = batch, inputs, outputs, rows, columns, kernel, stride, dilation, computed
-    return Layer(*extent, border, is_integer)
+    return Layer(*extent, border, is_integer, conv.args[1] not in group.constants)
 
 
 def _is_exact(conv: Node, weight: Array, tile: int) -> bool:
@@ -125,13 +138,12 @@ def _bordered(extents: Sequence[int], border: Halo) -> int:
 
 
 def _is_plain(conv: Node, kernel: tuple[int, int]) -> bool:
-    attrs, shapes = conv.attrs, (conv.output.shape, conv.args[0].shape)
-    known = all(shape is not None and UNKNOWN not in shape for shape in shapes)
+    attrs = conv.attrs
     down, across = attrs.strides
     strides = STRIDES if conv.op.name != INTEGER else dict.fromkeys(WHOLE_TILES, (1,))
     in_steps = down == across and down in strides.get(kernel, ())
     in_steps = in_steps and (down == 1 or {*attrs.dilation} == {1})
-    return known and attrs.groups == 1 and in_steps
+    return bool(attrs.groups == 1 and in_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +161,7 @@ class Layer:
     computed_rows: float = 1.0  # share of the kernel's rows that direct summation looks at
     border: Mapping[int, int] = field(default_factory=dict)  # pixels that tiles of a side read more
     is_integer: bool = False  # whether it is of bytes
+    packs: bool = False  # whether weights are data, to be packed when the model runs
 
     @property
     def tiles(self) -> tuple[int, ...]:
@@ -159,6 +172,11 @@ class Layer:
         if self.is_integer:
             return whole_transforms(tile, self.kernel)
         return transforms(tile, self.kernel, self.stride)
+
+    def packing(self, target: Target, lanes: int, matrices: Transforms | None = None) -> float:
+        """Cycles in which weights are packed when the model runs, wholly transformed if at all."""
+        weight = (self.outputs, self.inputs, *self.kernel)
+        return packing_cycles(target, weight, lanes, matrices) if self.packs else 0.0
 
 
 def algorithm_cycles(layer: Layer, tile: int, target: Target) -> float:
@@ -193,7 +211,8 @@ def algorithm_cycles(layer: Layer, tile: int, target: Target) -> float:
             unit=math.gcd(inputs, block_in),
             may_split=not layer.is_integer and inputs % 2 == 0,
         )
-        return layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
+        cycles = layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
+        return cycles + layer.packing(target, lanes)
     matrices = layer.transforms(tile)
     sides = (matrices.down.out, matrices.across.out)
     axes = zip((layer.rows, layer.columns), sides, layer.dilation, strict=True)
@@ -205,7 +224,8 @@ def algorithm_cycles(layer: Layer, tile: int, target: Target) -> float:
     size = DType.INT8.bits // 8 if layer.is_integer else _FLOAT
     border = layer.batch * layer.border.get(tile, 0) * layer.inputs * size
     filled = stream_cycles(machine, border, len(machine.caches) - 1)
-    return winograd_cycles(target, winograd, schedule) + filled
+    packing = layer.packing(target, lanes, matrices)
+    return winograd_cycles(target, winograd, schedule) + filled + packing
 
 
 def _block_for(outputs: int, target: Target) -> int:

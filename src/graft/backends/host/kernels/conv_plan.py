@@ -312,6 +312,27 @@ def _slabs(inputs: int, outputs: int, groups: int, slab: int, block_in: int) -> 
     return Channels(inputs, outputs, groups, slab, count, unit)
 
 
+def weight_shape(group: Group, conv: Node) -> tuple[int, ...] | None:
+    """The shape of a convolution's weights where there may be kernels for blocks: of constants, or
+    of data that direct convolution has packed when the model runs (`weight_packing.py`)."""
+    weight = conv.args[1]
+    if weight in group.constants:
+        return group.constants[weight].array.shape
+    shape = tuple(dim for dim in weight.shape or () if isinstance(dim, int))
+    is_float = conv.op.name in ("nn.conv2d", TRANSPOSED) and weight.dtype is DType.FLOAT32
+    if not is_float or len(shape) < len(weight.shape or ()) or 0 in shape:
+        return None
+    return None if is_depthwise(conv, shape) and conv.attrs.groups > 1 else shape
+
+
+def ordinary_shape(conv: Node, weight: Sequence[int]) -> tuple[int, ...]:
+    """The extents of `ordinary_weights`."""
+    groups = conv.attrs.groups
+    if conv.op.name != TRANSPOSED:
+        return tuple(weight)
+    return (weight[1] * groups, weight[0] // groups, *weight[2:])
+
+
 def ordinary_weights(conv: Node, weight: Array) -> Array:
     """Weights as [outputs, inputs of a group, rows, columns], a transposed convolution's too."""
     if conv.op.name != TRANSPOSED:
@@ -370,12 +391,12 @@ def is_depthwise(conv: Node, weight: Sequence[Dim]) -> bool:
 
 
 def takes(conv: Node, weight: Sequence[int], block_in: int, block_out: int) -> str | None:
-    """Why a convolution with constant weights is not for the direct template, if it is not."""
+    """Why a convolution is not for the direct template, if it is not."""
     attrs = conv.attrs
     if conv.op.name == TRANSPOSED:
         if math.prod(attrs.strides) > MOST_PHASES:
             return "the transposed convolution has too many phases"
-        weight = (weight[1] * attrs.groups, weight[0] // attrs.groups, *weight[2:])
+        weight = ordinary_shape(conv, weight)
     elif is_depthwise(conv, weight) and attrs.groups > 1:
         return "the convolution is depthwise"
     if channels_of(weight, attrs.groups, block_in, block_out) is None:

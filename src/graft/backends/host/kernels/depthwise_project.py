@@ -134,7 +134,7 @@ class _Writer:
             weights[0],
         )
         self.projection = PointwiseRows(
-            *(parameters.of_part(second, inner), second.sole_anchor, weights[1], target),
+            *(parameters.of_part(second, inner), second.sole_anchor, weights[1].shape, target),
             self.schedule.tile,
         )
         self.first_row = self.depthwise.first_row = Var("first_row")

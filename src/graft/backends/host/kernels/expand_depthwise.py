@@ -13,7 +13,7 @@ Sums are those of the two kernels for themselves, in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, over, plus, times
@@ -173,7 +173,7 @@ class PointwiseRows(ConvWriter):
         self,
         parameters: Parameters,
         anchor: Node,
-        weight: Array,
+        weight: Sequence[int],
         target: Target,
         tile: ConvSchedule,
     ) -> None:
@@ -291,7 +291,7 @@ class _Writer:
         expand, depthwise = first.sole_anchor, second.sole_anchor
         weights = [first.constants[conv.args[1]].array for conv in (expand, depthwise)]
         self.expansion = Expansion(
-            parameters.of_part(first, inner), expand, weights[0], target, schedule.tile
+            parameters.of_part(first, inner), expand, weights[0].shape, target, schedule.tile
         )
         kernel = weights[1].shape[3]
         self.depthwise = _Depthwise(

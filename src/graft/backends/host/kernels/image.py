@@ -210,6 +210,13 @@ def unfit_epilogue(group: Group, stores: Stores, anchor: Node) -> str | None:
     return not_pointwise(after) or not_readable(group, stores, values, shape, block)
 
 
+def unfit_weights(group: Group, stores: Stores, anchor: Node) -> str | None:
+    """Why an anchor's weights cannot be packed, if they cannot: as data they have to be in rows."""
+    weight = anchor.args[1]
+    is_blocked = weight not in group.constants and stores[group.outer(weight)].block
+    return "the weights are in blocks" if is_blocked else None
+
+
 def reader(parameters: Parameters, coordinate: Coordinate) -> Reader:
     """Reads operands at a coordinate; a blocked one with a single row is broadcast along it."""
 

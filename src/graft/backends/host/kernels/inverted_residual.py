@@ -146,7 +146,7 @@ class _Writer:
         inner = {first.output: (wide, self.ring.buffer), second.output: (narrow, self.scratch)}
         weights = [group.constants[conv.args[1]].array for conv in group.anchors]
         self.expansion = Expansion(
-            *(parameters.of_part(first, inner), first.sole_anchor, weights[0], target),
+            *(parameters.of_part(first, inner), first.sole_anchor, weights[0].shape, target),
             schedule.expansion,
         )
         self.depthwise = _Depthwise(
@@ -156,7 +156,7 @@ class _Writer:
             weights[1],
         )
         self.projection = _Projection(
-            *(parameters.of_part(third, inner), third.sole_anchor, weights[2], target),
+            *(parameters.of_part(third, inner), third.sole_anchor, weights[2].shape, target),
             schedule.projection,
         )
         self.expansion.ring = self.depthwise.ring = self.ring

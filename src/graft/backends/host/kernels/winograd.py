@@ -26,11 +26,12 @@ from graft.backends.host.group import Group, Winograd
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template, plan_of
 from graft.backends.host.kernels.border import Bordered
-from graft.backends.host.kernels.conv_plan import INTEGER
+from graft.backends.host.kernels.conv_plan import INTEGER, weight_shape
 from graft.backends.host.kernels.image import (
     ImageWriter,
     takes_chains,
     unfit_epilogue,
+    unfit_weights,
     vector_lanes,
 )
 from graft.backends.host.kernels.integer_weights import bias_behind, starts, zero_point_of
@@ -83,7 +84,6 @@ _FLOAT = 4  # bytes
     ("nn.conv2d", INTEGER),
     Layout.BLOCKED,
     dtypes=frozenset({DType.FLOAT32, DType.INT32}),
-    constants=(1,),
     schedule=WinogradSchedule,
 )
 def winograd(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
@@ -96,7 +96,7 @@ def winograd(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
         return Refusal("the images are not both blocked")
     if not covers(data.halo, halo(anchor, algorithm.tile)):
         return Refusal("the halo is too narrow for whole tiles")
-    reason = unfit_epilogue(group, stores, anchor)
+    reason = unfit_epilogue(group, stores, anchor) or unfit_weights(group, stores, anchor)
     if anchor.op.name == INTEGER:
         reason = reason or _unfit_bytes(group, stores, anchor)
     if reason is not None:
@@ -177,12 +177,13 @@ class _Writer(ImageWriter):
         self.together = PAIR if anchor.op.name == INTEGER else 1  # channels of an element
         # what transformed tiles are of
         self.narrow = DType.INT16 if anchor.op.name == INTEGER else DType.FLOAT32
-        weight = parameters.group.constants[anchor.args[1]].array
-        self.matrices = transforms_of(anchor, weight.shape[2:], tile)
+        weight = weight_shape(parameters.group, anchor)
+        assert weight is not None
+        self.matrices = transforms_of(anchor, weight[2:], tile)
         self.data, self.source = parameters.value(anchor.args[0], "data")
         block = parameters.stores[parameters.group.output].block
         super().__init__(parameters, vector_lanes(target, DType.FLOAT32, block))
-        self.channels = weight.shape[1] // self.together
+        self.channels = weight[1] // self.together
         points = self.matrices.points
         axes = zip((self.matrices.down, self.matrices.across), anchor.attrs.dilation, strict=True)
         self.vertical, self.horizontal = (
@@ -195,13 +196,13 @@ class _Writer(ImageWriter):
         self.all_at_once = isinstance(times(self.batches, self.per_image), Const)
         self.tiles = times(self.batches, self.per_image) if self.all_at_once else self.per_image
         tiles = int(self.tiles.value) if isinstance(self.tiles, Const) else None
-        lacking = self.result.blocks * block - len(weight)
-        outputs = len(weight) + lacking
+        lacking = self.result.blocks * block - weight[0]
+        outputs = weight[0] + lacking
         layer = WinogradExtents(self.matrices, tiles, self.channels, outputs, block, self.together)
         self.schedule = default_schedule(target, self.lanes, layer)
         self.slab, self.slabs = Var("slab"), outputs // self.schedule.slab
         self.weights = weights_for(
-            *(self.matrices, anchor.args[1], lacking, parameters, self.slab),
+            *(self.matrices, anchor.args[1], weight, lacking, parameters, self.slab),
             *(self.schedule.slab, self.lanes, self.schedule.half_rows, self.together),
         )
         self.summed = anchor.output  # what results are when sums are finished

@@ -9,7 +9,7 @@ of weights, those of a block of channels at one point, is about to be used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from graft.backends.host.coordinates import modulo, over, plus, times
 from graft.backends.host.kernel import Parameters
+from graft.backends.host.kernels.weight_packing import TransformedWeights
 from graft.backends.host.kernels.winograd_matrices import Transforms, pack_half, pack_weights
 from graft.backends.host.kernels.words import in_words
 from graft.base.dtypes import Array, DType
@@ -80,6 +81,7 @@ class PanelUse:
 def weights_for(
     matrices: Transforms,
     weight: Value,
+    shape: Sequence[int],
     lacking: int,
     parameters: Parameters,
     block: Var,
@@ -88,8 +90,8 @@ def weights_for(
     half_rows: int,
     together: int,
 ) -> Weights:
-    """The weights as parameters of a kernel, for blocks of a size: transformed wholly, or half and
-    finished for `half_rows` rows of points at a time.
+    """Weights of a shape as parameters of a kernel, for blocks of a size: transformed wholly, or
+    half and finished for `half_rows` rows of points at a time.
 
     So many output channels are `lacking` to a whole number of blocks. Input channels are taken one
     at a time, or two `together`, as a word of 16 bits each."""
@@ -101,11 +103,15 @@ def weights_for(
             return transform(matrices, whole, size)
         return in_words(pack_weights(matrices, whole.astype(np.int16), size), axis=2)
 
-    packed = parameters.packed(weight, pack, "weights")
+    if weight in parameters.group.constants:
+        packed = parameters.packed(weight, pack, "weights")
+    else:
+        slabs = (shape[0] + lacking) // size
+        made = TransformedWeights(matrices, shape, slabs, size, lanes, half_rows > 0)
+        packed = parameters.repacked(weight, made.shape, made.write, "weights")
     if not half_rows:
         return _Whole(matrices, packed, block)
-    channels = parameters.group.constants[weight].array.shape[1]
-    extents = (Const(half_rows), Const(channels), Const(size))
+    extents = (Const(half_rows), Const(shape[1]), Const(size))
     return _Half(matrices, packed, Buffer("panels", _FLOAT, extents, Scope.HEAP), block, lanes)
 
 

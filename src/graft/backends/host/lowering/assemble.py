@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from graft.backends.host.aliases import ChannelsLast, Joins, cuts, located
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel
+from graft.backends.host.kernel import Argument, Kernel, Repacked
 from graft.backends.host.kernel_memo import Kernels
 from graft.backends.host.kernels.relayout import copied
 from graft.backends.host.layout import choose_layout
@@ -159,6 +159,7 @@ class _Assembler:
         self.joints = self.joins.joints(self.storages)
         self.storages.update((value, joint.storage) for value, joint in self.joints.items())
         self.buffers: dict[Value, dict[Storage, HostBuffer]] = {}
+        self.repacked: dict[tuple[Value, str], Slot] = {}  # by tensor and function
         self.outputs = _output_roots(graph)
         for number, value in enumerate(graph.inputs):
             self.buffers[value] = {row_major(value).users: Input(number)}
@@ -300,15 +301,31 @@ class _Assembler:
         return part_of(whole, joint.offset, storage.static_bytes)
 
     def native(self, group: Group, kernel: Kernel, stores: Mapping[Value, Storage]) -> None:
-        buffers = tuple(
-            self.read(argument, stores[argument])
-            if isinstance(argument, Value)
-            else self.assembly.constant(argument)
-            for argument in kernel.arguments
-        )
+        buffers = tuple(self.argument(argument, stores) for argument in kernel.arguments)
         symbol = self.assembly.symbol(kernel.function)
         step = NativeStep(symbol, buffers, group.label, kernel.work, group.node, kernel.scalars)
         self.assembly.steps.append(step)
+
+    def argument(self, argument: Argument, stores: Mapping[Value, Storage]) -> HostBuffer:
+        """The buffer that a kernel is called with."""
+        match argument:
+            case Value():
+                return self.read(argument, stores[argument])
+            case Repacked(value, storage, function):
+                return self.repack(value, stores[value], storage, function)
+        return self.assembly.constant(argument)
+
+    def repack(
+        self, value: Value, source: Storage, storage: Storage, function: Function
+    ) -> HostBuffer:
+        """The buffer of a value in the order of some kernels, made for the first of them."""
+        symbol = self.assembly.symbol(function)
+        if (value, symbol) not in self.repacked:
+            slot = self.repacked[value, symbol] = self.assembly.slot(storage)
+            buffers = (self.read(value, source), slot)
+            work = Work(bytes=source.nbytes + storage.nbytes)
+            self.assembly.steps.append(NativeStep(symbol, buffers, "relayout", work, None))
+        return self.repacked[value, symbol]
 
     def read(self, value: Value, storage: Storage) -> HostBuffer:
         """The buffer of a value in some storage, after a relayout where there is none yet."""
