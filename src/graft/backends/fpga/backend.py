@@ -27,8 +27,7 @@ _UNARY = ("nn.relu", "clip", "mean", "nn.avg_pool2d")
 class Fpga(Backend):
     """Layers, sums and means of bytes, computed in integers."""
 
-    name = "fpga"
-    version = runtime.VERSION
+    name, version = "fpga", runtime.VERSION
     device = "systolic array 16x16"
     simulated = True
     prices_regions = True  # the first weights of a layer are loaded while the one before computes
