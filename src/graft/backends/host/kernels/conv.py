@@ -109,11 +109,10 @@ _FLOAT = 4  # bytes
 def conv2d(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A convolution, transposed or not, with whatever follows it."""
     anchor = group.sole_anchor
-    data = stores[group.outer(anchor.args[0])]
-    result = stores[group.output]
     shape = weight_shape(group, anchor)
     if shape is None:
-        return Refusal("the weights are neither constant nor to be packed")
+        return Refusal("the image is constant, or the weights are neither that nor to be packed")
+    data, result = stores[group.outer(anchor.args[0])], stores[group.output]
     reason = no_image(result) or (None if data.block else "the data is no blocked image")
     reason = reason or unfit_weights(group, stores, anchor)
     reason = reason or takes(anchor, shape, data.block, result.block)

@@ -314,8 +314,11 @@ def _slabs(inputs: int, outputs: int, groups: int, slab: int, block_in: int) -> 
 
 def weight_shape(group: Group, conv: Node) -> tuple[int, ...] | None:
     """The shape of a convolution's weights where there may be kernels for blocks: of constants, or
-    of data that direct convolution has packed when the model runs (`weight_packing.py`)."""
-    weight = conv.args[1]
+    of data that direct convolution has packed when the model runs (`weight_packing.py`). Of images
+    that are constant there are none."""
+    image, weight = conv.args[:2]
+    if image in group.constants:
+        return None
     if weight in group.constants:
         return group.constants[weight].array.shape
     shape = tuple(dim for dim in weight.shape or () if isinstance(dim, int))
