@@ -19,6 +19,7 @@ from tests.llvm.kernels import (
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.llvm.emit import llvm_text
+from graft.loop.intrinsics import INTRINSICS
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -308,6 +309,25 @@ def test_calls_of_several_arguments(dtype: DType, lanes: int) -> None:
     # With few bits a product and its sum are exact, so it does not matter how often is rounded.
     left, right = (random.integers(-99, 99, 29).astype(dtype.numpy) for _ in range(2))
     check([left, right], formulas, lanes)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_rounding_to_what_tensor_cores_multiply(lanes: int) -> None:
+    one, step = np.float32(1), np.float32(2.0**-10)
+    ties = [one + step / 2, one + step * 3 / 2, one + step / 4, np.nextafter(one, one * 2)]
+    all_ones = np.array([0x7FFFFFFF, -1], np.int32).view(np.float32)  # of NaN
+    values = np.array([*ties, 0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, *all_ones], np.float32)
+    function = elementwise(
+        [DType.FLOAT32], [lambda a: Call("to_tf32", (a,), a.dtype)], [DType.FLOAT32], lanes
+    )
+    given = {"in0": np.concatenate([values, -values]), "n": 2 * len(values)}
+    given["out0"] = np.zeros(2 * len(values), np.float32)
+    result = run(compiled(function), given)["out0"]
+    rounded = [one + step, one + 2 * step, one, one]
+    np.testing.assert_array_equal(result[:4], rounded)
+    np.testing.assert_array_equal(result[len(values) :][:4], np.negative(rounded))
+    assert np.isnan(result[np.isnan(given["in0"])]).all()
+    np.testing.assert_array_equal(result, INTRINSICS["to_tf32"].meaning(given["in0"]))
 
 
 @pytest.mark.parametrize("lanes", [4, 7, 16])

@@ -45,6 +45,15 @@ def _add_pairs(builder: Builder, first: Value, second: Value) -> Value:
     return builder.binary("fadd", even, odd)
 
 
+def _to_tf32(builder: Builder, value: Value) -> Value:
+    """Half a unit of the last bit that is kept, added to the magnitude; the others cut off."""
+    bits = builder.convert("bitcast", value, "i32")
+    half, kept = (constant(one, "i32", value.lanes) for one in (0x1000, -0x2000))
+    rounded = builder.binary("and", builder.binary("add", bits, half), kept)
+    is_nan = builder.compare("uno", value, value)
+    return builder.select(is_nan, value, builder.convert("bitcast", rounded, "float"))
+
+
 _FLOATS: dict[str, Callable[..., Value]] = {
     "sqrt": lambda builder, x: builder.elementwise("sqrt", x),
     "rsqrt": _inverse_root,
@@ -56,6 +65,7 @@ _FLOATS: dict[str, Callable[..., Value]] = {
     "round": lambda builder, x: rounded(builder, "roundeven", x),
     "trunc": lambda builder, x: rounded(builder, "trunc", x),
     "abs": lambda builder, x: builder.elementwise("fabs", x),
+    "to_tf32": _to_tf32,
     "copysign": lambda builder, x, y: builder.elementwise("copysign", x, y),
 }
 _TESTS: dict[str, Callable[[Builder, Value], Value]] = {

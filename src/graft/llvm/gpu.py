@@ -56,6 +56,11 @@ class Kernel:
         return "k" + hashlib.sha256(self.content.encode()).hexdigest()[:16]
 
     @property
+    def is_loop(self) -> bool:
+        """Whether it is loop IR, whose loops any number of threads and blocks share."""
+        return isinstance(self.problem, Function)
+
+    @property
     def ptx(self) -> str:
         """The kernel on its own."""
         writer = KernelWriter(self, Module(gpu_target()))
@@ -143,7 +148,7 @@ class KernelWriter(PointerFunction):
 
     def barrier(self) -> None:
         """The threads that run this kernel meet, of each block its own."""
-        if self.is_phase and self.kernel.threads < self.block_threads:
+        if self.is_phase and not self.kernel.is_loop and self.kernel.threads < self.block_threads:
             # Others may wait at barrier 0 already.
             self.assembly(f"bar.sync 1, {self.kernel.threads};", "", ())
             return

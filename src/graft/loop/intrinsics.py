@@ -110,6 +110,14 @@ def _dot2(left: Any, right: Any, addend: Any) -> Any:
     return (np.multiply(*wide).sum(axis=-1) + addend).astype(np.float32)[()]
 
 
+def _to_tf32(value: Any) -> Any:
+    """The nearest float32 of 10 bits behind the point, the larger one of two."""
+    array = np.asarray(value, np.float32)
+    bits = array.view(np.uint32)
+    rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isnan(array), array, rounded)[()]
+
+
 def _nearest_byte(dtype: DType) -> Callable[..., Any]:
     """The nearest whole number, the even one of two, plus an offset, within the dtype's limits; NaN
     becomes the lowest."""
@@ -143,6 +151,7 @@ INTRINSICS: dict[str, Intrinsic] = {
     "trunc": Intrinsic(1, np.trunc),
     "abs": Intrinsic(1, np.abs, integers=True),
     "copysign": Intrinsic(2, np.copysign),
+    "to_tf32": Intrinsic(1, _to_tf32),
     "isnan": Intrinsic(1, np.isnan, to=DType.BOOL),
     "isinf": Intrinsic(1, np.isinf, to=DType.BOOL),
     "to_int8": Intrinsic(2, _nearest_byte(DType.INT8), to=DType.INT8, operations=3),

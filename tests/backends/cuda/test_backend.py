@@ -11,11 +11,14 @@ import pytest
 import graft
 from graft.backends.cuda import driver, runtime
 from graft.backends.cuda.backend import Cuda
+from graft.backends.cudnn.backend import Cudnn
 from graft.base.dtypes import DType
 from graft.byoc.candidates import find_candidates
+from graft.byoc.contract import Source
 from graft.byoc.executable import Accuracy, Settings
 from graft.byoc.region import for_backend
 from graft.ir.builder import Builder
+from graft.ir.graph import Graph
 from graft.ir.types import TensorType
 from graft.runtime.json_graph import unpack
 
@@ -50,6 +53,21 @@ def test_refusals_have_reasons() -> None:
     found = find_candidates(graph, [Cuda()])
     reasons = [refusal.reason for refusals in found.refusals.values() for refusal in refusals]
     assert any("float64" in reason for reason in reasons)
+
+
+def test_prices_are_declared_for_all_but_calls_of_libraries() -> None:
+    def region(size: int) -> Graph:
+        builder = Builder("region")
+        x = builder.input("x", TensorType(DType.FLOAT32, (size, size)))
+        weight = builder.constant(np.ones((size, size), np.float32))
+        return for_backend(builder.build(builder("nn.softmax", builder("nn.dense", x, weight))))
+
+    small, large = Cuda().price(region(64)), Cuda().price(region(2048))
+    assert small is not None
+    assert large is not None
+    assert small.source is large.source is Source.DECLARED
+    assert 1e-6 < small.seconds < 20e-6 < large.seconds < 1e-3
+    assert Cudnn().price(region(64)) is None
 
 
 def test_blobs_hold_code_constants_and_launches() -> None:

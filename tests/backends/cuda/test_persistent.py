@@ -161,7 +161,7 @@ def test_gates_keep_levels_apart(case: Case) -> None:
             for phase in level:
                 places = tuple(machine.address(names.index(n)) for n in phase.launch.buffers)
                 tiles = range(phase.tiles)
-                if phase.is_loop:  # its code goes through the tiles of a block
+                if phase.kernel.is_loop:  # its code goes through the tiles of a block
                     tiles = range(min(blocks, phase.tiles))
                 expected.update((phase.kernel.name, places, tile) for tile in tiles)
             operands = {phase.kernel.name: len(phase.launch.buffers) for phase in level}
@@ -171,6 +171,19 @@ def test_gates_keep_levels_apart(case: Case) -> None:
             )
         assert not list(calls)
         assert not any(machine.memory.values())  # closed again, for the next launch
+
+
+def test_phases_of_loops_meet_with_all_threads_of_a_block() -> None:
+    """A row has fewer threads, and no whole number of warps: none may wait for just these."""
+    builder = Builder("region")
+    x = builder.input("x", TensorType(DType.FLOAT32, (8, 68)))
+    region = for_backend(builder.build(builder("nn.softmax", builder("nn.softmax", x))))
+    (kernel,) = planned(region, Options()).code.values()
+    phases = [phase.kernel for level in kernel.problem for phase in level]
+    assert any(phase.threads % 32 for phase in phases)
+    text = kernel.ptx
+    assert "bar.sync 1" not in text.replace("\t", " ")
+    assert "ld.acquire.gpu" in text
 
 
 def test_equal_layers_are_one_function_and_gates_stand_between_levels() -> None:

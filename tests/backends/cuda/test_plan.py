@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,12 +81,31 @@ def test_equal_layers_share_code_and_weights() -> None:
     builder = Builder("region")
     value = builder.input("x", TensorType(DType.FLOAT32, (8, 64)))
     weight = builder.constant(np.ones((64, 64), np.float32))
-    for _ in range(4):
+    for _ in range(5):
         value = builder("nn.relu", builder("nn.dense", value, weight))
     plan = plan_region(for_backend(builder.build(value)), Options())
-    assert len(plan.launches) == 4
-    assert len(plan.code) == 1
+    assert len(plan.launches) == 5
+    assert len(plan.code) == 3  # the first reads, and the last writes, what is not rounded
     assert len(plan.constants) == 1
+
+
+def test_what_only_products_read_is_rounded_when_it_is_stored() -> None:
+    builder = Builder("region")
+    x = builder.input("x", TensorType(DType.FLOAT32, (1, 16, 8, 8)))
+    weight = builder.constant(np.ones((16, 16, 3, 3), np.float32))
+    pad: dict[str, Any] = {"padding": (1, 1, 1, 1)}
+    window: dict[str, Any] = {"pool_size": (2, 2), "strides": (2, 2)}
+    first = builder("nn.relu", builder("nn.conv2d", x, weight, **pad))  # read as it is, too
+    second = builder("nn.conv2d", first, weight, **pad)
+    pooled = builder("nn.max_pool2d", builder("nn.relu", second), **window)
+    third = builder("nn.conv2d", pooled, weight, **pad)
+    graph = for_backend(builder.build(third, builder("sigmoid", first)))
+    for dtype in (DType.FLOAT32, DType.FLOAT16):
+        plan = plan_region(graph, Options(dtype))
+        products = [one.product for one in plan.launches if one.product is not None]
+        rounds = dtype is DType.FLOAT32
+        assert [one.is_rounded for one in products] == [rounds, False, rounds]
+        assert [one.needs_rounding for one in products] == [False, rounds, False]
 
 
 def test_buffers_that_live_at_once_do_not_overlap() -> None:

@@ -13,8 +13,9 @@ from graft.backends.cuda import driver, runtime
 from graft.backends.cuda.operands import shape_of
 from graft.backends.cuda.persistent import persistent_plan
 from graft.backends.cuda.plan import Options, RegionPlan, is_plain_attention, plan_region
+from graft.backends.cuda.price import predicted_seconds
 from graft.base.dtypes import Array, DType
-from graft.byoc.contract import Backend, Limits, Match, PatternTable
+from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
 from graft.byoc.executable import Accuracy, Settings
 from graft.byoc.formats.operands import inexpressible, unfit
 from graft.ir.graph import Graph, Node
@@ -58,6 +59,8 @@ class Cuda(Backend):
     name = "cuda"
     version = runtime.VERSION
     device = "sm_90a"
+    priced_by = "a model of its kernels on an H200"
+    prices_regions = True
 
     def __init__(
         self, precision: str = "float32", is_accurate: bool = False, way: str = ""
@@ -92,6 +95,13 @@ class Cuda(Backend):
             if reason:
                 return Refusal(reason)
         return None
+
+    def price(self, region: Graph) -> Cost | None:
+        """What its kernels are predicted to take; calls of a library's have to be measured."""
+        plan = self.plan(region)
+        if any(launch.call is not None for launch in plan.launches):
+            return None
+        return Cost(predicted_seconds(plan))
 
     def plan(self, region: Graph) -> RegionPlan:
         """The region as separate kernels."""

@@ -30,7 +30,7 @@ from graft.base.dtypes import DType
 from graft.ir.graph import Graph
 from graft.llvm.gpu import Kernel, KernelWriter
 from graft.llvm.text import Value
-from graft.loop.ir import Buffer, Function
+from graft.loop.ir import Buffer
 from graft.rewrite.rule import Refusal
 
 # The constant that counts blocks, a line of 128 bytes for each level; no value has such a name.
@@ -53,11 +53,6 @@ class Phase:
     kernel: Kernel
     first: int
     tiles: int
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether the code itself goes through all tiles of a block."""
-        return isinstance(self.kernel.problem, Function)
 
 
 Levels = tuple[tuple[Phase, ...], ...]
@@ -230,7 +225,7 @@ class _Region(TensorCode):
             around = self.blocks - self.number(phase.first) % self.blocks
             first = (self.block + around) % self.blocks
         tiles = self.number(phase.tiles)
-        step = tiles if phase.is_loop else self.blocks
+        step = tiles if phase.kernel.is_loop else self.blocks
         self.writer.loop(first.value, tiles.value, step.value, partial(self._tile, phase))
 
     def _tile(self, phase: Phase, tile: Value) -> None:
@@ -238,7 +233,7 @@ class _Region(TensorCode):
         inside = ", ".join(one.typed for one in (*pointers, self.gate.get(), tile))
         call = f'call void @"{phase.kernel.name}"({inside}) convergent'
         threads = phase.kernel.threads
-        if phase.is_loop or threads >= self.writer.kernel.threads:
+        if phase.kernel.is_loop or threads >= self.writer.kernel.threads:
             self.builder.do(call)
         else:
             self.writer.when(self.thread.below(threads), partial(self.builder.do, call))

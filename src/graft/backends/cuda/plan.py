@@ -30,7 +30,9 @@ from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.op import Kind
 from graft.ir.types import TensorType
 from graft.llvm.gpu import Kernel
+from graft.loop.build import call
 from graft.loop.tensor import Tensor, placeholder
+from graft.ops.expression import by_index, read
 from graft.passes.group_fusion import fusion_groups
 
 _BY_QUERIES = (0, 2, 1, 3)  # how results of attention lie: the heads of a query side by side
@@ -167,6 +169,10 @@ class _Planner(Buffers):
         self._wanted: dict[Value, Storage] = {}
         self._elided = _moved_for_attention(graph)
         self._slices: dict[Value, tuple[Value, int]] = {}
+        is_float32 = options.dtype is DType.FLOAT32 and options.uses_tensor_cores
+        self._rounds = is_float32 and library is None
+        self._multiplied: set[Value] = set()  # only products read them: they are stored as TF32
+        self._rounded: set[str] = set()  # buffers of such values
         for value in graph.inputs:
             self.places[value] = value.name, row_major(value)
 
@@ -185,6 +191,8 @@ class _Planner(Buffers):
                     for wanted in (operands.a, operands.b):
                         if isinstance(wanted, tuple):
                             self._wanted.setdefault(*wanted)
+        if self._rounds:
+            self._multiplied = _only_multiplied(self.graph, self._operands)
         if self._library is None:
             self._slices = _joined(self.graph, groups, set(self._operands), self._channels_last)
         for group in groups:
@@ -229,6 +237,8 @@ class _Planner(Buffers):
         name = value.name
         if value not in self.graph.outputs or storage != row_major(value):
             name = self.own(storage.nbytes)
+        if value in self._multiplied:
+            self._rounded.add(name)
         self.places[value] = name, storage
         return name
 
@@ -260,6 +270,20 @@ class _Planner(Buffers):
         if nodes:
             self.express(nodes)
 
+    def compute(
+        self, tensors: Tensors, value: Tensor, storage: Storage, target: str, label: str = "copy"
+    ) -> None:
+        # Copies in memory of the region's own are made for tensor cores.
+        if (
+            self._rounds
+            and storage.dtype is DType.FLOAT32
+            and label == "copy"
+            and target in self.sizes
+        ):
+            self._rounded.add(target)
+        value = _tf32(value) if target in self._rounded else value
+        super().compute(tensors, value, storage, target, label)
+
     def run_kernel(
         self, inputs: Sequence[Tensor], result: Tensor, buffers: tuple[str, ...], label: str
     ) -> None:
@@ -281,7 +305,8 @@ class _Planner(Buffers):
     def _product(self, nodes: Sequence[Node]) -> bool:
         """A product and what follows it, by a kernel or by the library."""
         operands, root = self._operands[nodes[0]], nodes[-1].output
-        product, storage = operands.product, self._product_storage(root, operands.order)
+        storage, a = self._product_storage(root, operands.order), self.require(*operands.a)
+        product = replace(operands.product, is_rounded=a in self._rounded)
         schedule = self._choose(product) if self._library is None else ProductSchedule()
         described: tuple[Epilogue | Mapping[str, Any], Sequence[str]] | None
         if self._library is None:
@@ -291,7 +316,6 @@ class _Planner(Buffers):
         if described is None:
             return False
         call, names = described
-        a = self.require(*operands.a)
         b = self.constant(operands.b) if isinstance(operands.b, np.ndarray) else ""
         b = b or self.require(*operands.b)
         whole, _ = self._slices.get(root, (root, 0))
@@ -334,8 +358,9 @@ class _Planner(Buffers):
         tensors.set(anchor.output, sums)
         for position, node in enumerate(rest):
             tensors.add(node, f"t{position}")
-        result = storage.result("result", tensors.get(root))
         whole, start = self._slices.get(root, (root, 0))
+        value = tensors.get(root)
+        result = storage.result("result", _tf32(value) if whole in self._multiplied else value)
         columns = (start, shape_of(whole)[1]) if whole is not root else None
         epilogue = epilogue_of(tensors.complete(result), result, sums, lanes, columns)
         if epilogue is None:
@@ -368,6 +393,30 @@ class _Planner(Buffers):
         if value in self.graph.outputs and Storage(value.dtype, shape, order).serves(plain):
             return replace(plain, order=order)
         return Storage(self._stored_dtype(value), shape, order)
+
+
+def _tf32(value: Tensor) -> Tensor:
+    """A value rounded as tensor cores multiply it."""
+    return by_index("rounded", value.shape, lambda *at: call("to_tf32", read(value, at)))
+
+
+def _only_multiplied(graph: Graph, products: Mapping[Node, Operands]) -> set[Value]:
+    """Values that products alone read, moved or pooled on the way: that they are rounded when they
+    are stored changes nothing."""
+    found: set[Value] = set()
+    for node in reversed(graph.nodes):
+        for value in node.outputs:
+            readers = graph.users.get(value, ())
+            fits = value.dtype is DType.FLOAT32 and readers and value not in graph.outputs
+            if fits and all(one in products or _selects(one, found) for one in readers):
+                found.add(value)
+    return found
+
+
+def _selects(node: Node, found: set[Value]) -> bool:
+    """Whether a node hands on some of what it reads, to values of the set alone."""
+    selects = node.op.kind is Kind.INJECTIVE or node.op.name in ("nn.max_pool2d", "nn.relu")
+    return selects and all(value in found for value in node.outputs)
 
 
 def _joined(

@@ -59,6 +59,12 @@ class Product:
     steps: tuple[int, int] = (0, 0)
     is_constant: bool = True  # B is known, so it may be read before the kernels ahead are done
     by_columns: bool = False
+    is_rounded: bool = False  # A's float32 are TF32 already
+
+    @property
+    def needs_rounding(self) -> bool:
+        """Whether fragments of A have to be rounded before they are multiplied."""
+        return self.dtype is DType.FLOAT32 and not self.is_rounded
 
     @property
     def rows(self) -> int:

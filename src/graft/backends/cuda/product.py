@@ -22,7 +22,6 @@ from functools import partial
 from graft.backends.cuda.code import ATOM, Int, Variable
 from graft.backends.cuda.problem import CHUNK, ROW, WARPGROUP, Epilogue, Product, ProductSchedule
 from graft.backends.cuda.results import TileResults
-from graft.base.dtypes import DType
 from graft.llvm.gpu import Kernel
 from graft.llvm.text import Value, constant
 from graft.loop.ir import Buffer
@@ -199,7 +198,7 @@ class _Tile(TileResults):
         A warp group goes on while its products are computed, except where their operands are in
         registers, which are needed again: then the slot before is still read from."""
         by_warpgroup = self.schedule.by_warpgroup
-        pending = int(by_warpgroup and self.dtype is not DType.FLOAT32)
+        pending = int(by_warpgroup and not self.product.needs_rounding)
         ahead = self.schedule.stages - 1 - pending
         if not self.product.is_constant:
             self.writer.wait_for_inputs()
@@ -274,7 +273,7 @@ class _Tile(TileResults):
         rows = a_slot + self.warp[0] // WARPGROUP * (WARPGROUP * 16 * ROW)
         columns = b_slot + self.warp[1] * (self.schedule.warp_tile[1] * ROW)
         place, shifts = self._a_place(), self._shifts()
-        if self.dtype is DType.FLOAT32:
+        if self.product.needs_rounding:
             a_parts = [self.rounded(self.fragment(a_slot + (place ^ shift))) for shift in shifts]
         else:
             a_parts = [[self.descriptor(rows + shift)] for shift in shifts]
@@ -301,7 +300,8 @@ class _Tile(TileResults):
             b_parts = [
                 self.fragment(b_slot + (b_place ^ shift) + j * 16 * ROW) for j in range(wide // 16)
             ]
-            a_parts = [self.rounded(part) for part in a_parts]
+            if self.product.needs_rounding:
+                a_parts = [self.rounded(part) for part in a_parts]
             if not self.product.is_constant:
                 b_parts = [self.rounded(part) for part in b_parts]
             for i, a in enumerate(a_parts):

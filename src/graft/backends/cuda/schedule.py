@@ -29,7 +29,7 @@ _WARPGROUP_FLOPS, _WARPGROUP_STEP = 6500.0, 100.0  # by `wgmma`, and what a stag
 _FRAGMENTS, _MULTIPLY = 80.0, 0.8  # of a warp for 32 bytes of K, and for each instruction there
 _LATENCY = 1650.0  # from asking for bytes to having them
 _STEP, _BESIDE = 15.0, 0.4  # of a stage, and for each block beside
-_LAUNCH, _FILL, _REDUCE = 2400.0, 2100.0, 2000.0  # of a kernel, of a wave, of adding up a cluster
+LAUNCH, _FILL, _REDUCE = 2400.0, 2100.0, 2000.0  # of a kernel, of a wave, of adding up a cluster
 _FINISH = 24.0  # of a thread for each sum that it adds
 _WARPS = (
     *((1, 1, 4), (1, 2, 1), (1, 2, 2), (1, 2, 4), (1, 4, 1), (1, 4, 2)),
@@ -137,4 +137,4 @@ def predicted(product: Product, schedule: ProductSchedule, most: int = 16) -> fl
     finish = finish * _FINISH + (_REDUCE if schedule.split > 1 else 0.0)
     steps = math.ceil(product.k_steps / schedule.split)
     each = _FILL + steps * step + finish * beside
-    return _LAUNCH + max(1.0, (math.ceil(waves) + waves) / 2) * each
+    return LAUNCH + max(1.0, (math.ceil(waves) + waves) / 2) * each

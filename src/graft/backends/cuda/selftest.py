@@ -66,8 +66,9 @@ def operands_on_gpu(gpu: driver.Device, *groups: Sequence[Array]) -> list[list[d
 
 def profile(region: runtime.Region, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[str]:
     """A line per launch: what it takes when it follows itself."""
-    gpu = region.device
-    addresses, lines = region.addresses(*operands_on_gpu(gpu, inputs, outputs)), list[str]()
+    gpu, lines = region.device, list[str]()
+    operands = operands_on_gpu(gpu, inputs, outputs)  # their memory goes back with them
+    addresses = region.addresses(*operands)
     for number, label in enumerate(region.labels):
 
         def repeated(stream: c_void_p, number: int = number) -> None:
@@ -268,6 +269,8 @@ def main(kind: type[Cuda] = Cuda) -> int:
     parser.add_argument("--tune", action="store_true", help="measure schedules of products first")
     parser.add_argument("--profiles", type=Path, help="a folder for the times of launches")
     options = parser.parse_args()
+    if options.profiles:
+        options.profiles.mkdir(parents=True, exist_ok=True)
     reason = kind().missing()
     if reason:
         print(f"cannot run: {reason}")
