@@ -11,7 +11,7 @@ import numpy as np
 
 from graft.backends.cuda.attention import Attention
 from graft.backends.cuda.plan import Launch, Options, ProductLibrary, RegionPlan, plan_region
-from graft.backends.cuda.problem import Epilogue, Product, ProductSchedule, Window
+from graft.backends.cuda.problem import PANEL, ROW, Epilogue, Product, ProductSchedule, Window
 from graft.base.dtypes import Array
 from graft.byoc.region import for_backend
 from graft.ir.graph import Graph
@@ -165,12 +165,15 @@ def _arguments(
 
 def _multiplied(product: Product, a: Array, b: Array, member: int) -> Array:
     """The sums of one member of the batch, in float32."""
-    window, (a_step, b_step) = product.window, product.steps
-    rows = _rows(window, a.reshape(-1)[member * a_step :])
-    size = product.columns * product.lead
-    columns = b.reshape(-1)[member * b_step : member * b_step + size].reshape(product.columns, -1)
-    depth = product.depth
-    return rows.astype(np.float32) @ columns[:, :depth].astype(np.float32).T
+    rows = _rows(product.window, a.reshape(-1)[member * product.steps[0] :])
+    here = b.reshape(-1)[member * product.b_step :]
+    if product.is_constant:
+        panels = here[: product.b_step].reshape(-1, product.k_steps, PANEL, ROW // product.size)
+        columns = panels.swapaxes(1, 2).reshape(math.ceil(product.columns / PANEL) * PANEL, -1)
+    else:
+        columns = here[: product.columns * product.lead].reshape(product.columns, -1)
+    columns = columns[: product.columns, : product.depth]
+    return rows.astype(np.float32) @ columns.astype(np.float32).T
 
 
 def _rows(window: Window, data: Array) -> Array:

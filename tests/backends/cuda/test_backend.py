@@ -11,6 +11,7 @@ import pytest
 import graft
 from graft.backends.cuda import driver, runtime
 from graft.backends.cuda.backend import Cuda
+from graft.backends.cuda.problem import PANEL, ROW
 from graft.backends.cudnn.backend import Cudnn
 from graft.base.dtypes import DType
 from graft.byoc.candidates import find_candidates
@@ -82,4 +83,6 @@ def test_blobs_hold_code_constants_and_launches() -> None:
     assert len(code) == 3
     assert bytes(described.constants[code[0]]).startswith(b"//")
     weights = [a for a in described.constants.values() if a.dtype == np.float16]
-    assert [array.shape for array in weights] == [(16, 32)]
+    (panels,) = (array.reshape(PANEL, -1) for array in weights)  # one, of one stage
+    assert panels.shape[1] * panels.itemsize == ROW
+    assert (panels == np.pad(np.ones((16, 32)), [(0, PANEL - 16), (0, 32)])).all()

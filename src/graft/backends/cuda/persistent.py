@@ -281,8 +281,7 @@ class _Region(TensorCode):
         product = phase.launch.product
         if product is None or not product.is_constant:
             return
-        members = product.batch if product.steps[1] else 1
-        size = product.columns * product.lead * product.size * members
+        size = product.b_elements * product.size
         weights = self.pointers[phase.launch.buffers[1]]
         thread = self.block * self.writer.kernel.threads + self.thread
         step = self.blocks * (self.writer.kernel.threads * LINE)

@@ -19,7 +19,7 @@ from graft.backends.cuda.attention import LANES, Attention, Operand, attention_k
 from graft.backends.cuda.epilogue import epilogue_of
 from graft.backends.cuda.expression import expression_kernel
 from graft.backends.cuda.operands import Operands, product_of, shape_of
-from graft.backends.cuda.problem import CHUNK, Epilogue, Product, ProductSchedule
+from graft.backends.cuda.problem import CHUNK, Epilogue, Product, ProductSchedule, in_panels
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import choose_schedule
 from graft.base.dtypes import Array, DType
@@ -316,8 +316,11 @@ class _Planner(Buffers):
         if described is None:
             return False
         call, names = described
-        b = self.constant(operands.b) if isinstance(operands.b, np.ndarray) else ""
-        b = b or self.require(*operands.b)
+        if isinstance(operands.b, tuple):
+            b = self.require(*operands.b)
+        else:
+            packed = in_panels(operands.b, product) if self._library is None else operands.b
+            b = self.constant(packed)
         whole, _ = self._slices.get(root, (root, 0))
         buffers = (a, b, *names, self.make(whole, replace(storage, shape=shape_of(whole))))
         label = "+".join(node.op.name for node in nodes)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from graft.base.dtypes import DType
+import numpy as np
+
+from graft.base.dtypes import Array, DType
 from graft.loop.ir import Buffer, Stmt
 
 ROW = 128  # bytes of K in a stage
 CHUNK = 16  # bytes that a thread copies at once
+PANEL = 32  # rows of a constant B that lie side by side, a stage of each behind the one before
 WARPGROUP = 4  # warps that `wgmma` works with
 PARTIAL_PAD = 8  # floats between rows of partial sums, so that their writes meet no bank twice
 
@@ -49,6 +52,8 @@ class Product:
 
     `lead` is the distance of rows of B, `steps` those of members of the batch in A and B, all in
     elements. Results of the batch follow one another by rows, or by columns (grouped convolution).
+    A constant B lies in panels instead (`in_panels`), so that what a block reads at once is in one
+    piece: memory delivers that faster than 128 bytes from here and there.
     """
 
     window: Window
@@ -80,9 +85,33 @@ class Product:
         return self.window.kernel[0] * self.window.kernel[1] * self.window.channels
 
     @property
+    def b_step(self) -> int:
+        """Elements from one member of the batch to the next in B."""
+        if not self.is_constant:
+            return self.steps[1]
+        return math.ceil(self.columns / PANEL) * self.k_steps * PANEL * ROW // self.size
+
+    @property
+    def b_elements(self) -> int:
+        """Elements of B."""
+        each = self.b_step if self.is_constant else self.columns * self.lead
+        return each * self.batch
+
+    @property
     def k_steps(self) -> int:
         """Stages that K fills."""
         return math.ceil(self.depth * self.size / ROW)
+
+
+def in_panels(matrix: Array, product: Product) -> Array:
+    """A constant B as its kernels read it: rows of all members of the batch in, panels out, each of
+    which holds stage after stage of its rows; what is missing to whole ones is zeros."""
+    elements = ROW // product.size
+    rows = matrix.reshape(product.batch, product.columns, product.depth)
+    missing = -product.columns % PANEL, product.k_steps * elements - product.depth
+    padded = np.pad(rows, [(0, 0), *((0, count) for count in missing)])
+    panels = padded.reshape(product.batch, -1, PANEL, product.k_steps, elements)
+    return np.ascontiguousarray(panels.swapaxes(2, 3))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,15 @@ import math
 from functools import partial
 
 from graft.backends.cuda.code import ATOM, Int, Variable
-from graft.backends.cuda.problem import CHUNK, ROW, WARPGROUP, Epilogue, Product, ProductSchedule
+from graft.backends.cuda.problem import (
+    CHUNK,
+    PANEL,
+    ROW,
+    WARPGROUP,
+    Epilogue,
+    Product,
+    ProductSchedule,
+)
 from graft.backends.cuda.results import TileResults
 from graft.llvm.gpu import Kernel
 from graft.llvm.text import Value, constant
@@ -105,7 +113,7 @@ class _Tile(TileResults):
         self.stride = self.schedule.threads // chunks
         self.slot_row = row
         a_base = self._pointer(0, product.steps[0])
-        b_base = self._pointer(1, product.steps[1])
+        b_base = self._pointer(1, product.b_step)
         self.a_rows: list[tuple[Value, Int, Int, Value]] = []
         for number in range(math.ceil(self.schedule.rows / self.stride)):
             m = self.first_row + row + number * self.stride
@@ -127,12 +135,12 @@ class _Tile(TileResults):
         self.b_rows: list[tuple[Value, Value]] = []
         for number in range(math.ceil(self.schedule.columns / self.stride)):
             n = self.first_column + row + number * self.stride
-            self.b_rows.append(
-                (
-                    self.moved(b_base, (n * product.lead).value, product.size),
-                    n.below(product.columns),
-                )
-            )
+            offset = n * product.lead
+            if product.is_constant:
+                first = n // PANEL * (product.k_steps * PANEL) + n % PANEL
+                offset = first * (ROW // product.size)
+            row_pointer = self.moved(b_base, offset.value, product.size)
+            self.b_rows.append((row_pointer, n.below(product.columns)))
 
     def _pointer(self, number: int, step: int) -> Value:
         """Where an operand of this member of the batch begins."""
@@ -174,10 +182,12 @@ class _Tile(TileResults):
             self._copy(slot, number * self.stride, source, valid, self.schedule.rows)
 
     def _copy_b(self, step: Int, slot: Int) -> None:
-        product = self.product
-        chunk = (self.first_step + step) * (ROW // CHUNK) + self.chunk
+        product, stage = self.product, self.first_step + step
+        chunk = stage * (ROW // CHUNK) + self.chunk
         within = chunk.below(product.depth * product.size // CHUNK)
         moved = (chunk * CHUNK).value
+        if product.is_constant:
+            moved = (stage * (PANEL * ROW) + self.chunk * CHUNK).value
         for number, (pointer, inside) in enumerate(self.b_rows):
             valid = self.builder.binary("and", within, inside)
             source = self.moved(pointer, moved)

@@ -122,7 +122,7 @@ def _measured(
 ) -> Times:
     window, size = product.window, product.size
     a = window.images * window.height * window.width * window.pixel * max(product.batch, 1)
-    b = product.columns * product.lead * product.batch
+    b = product.b_elements
     c = product.rows * product.columns * product.batch
     random = np.random.default_rng(0)
     memory = []
