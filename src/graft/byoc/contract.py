@@ -224,11 +224,6 @@ class Backend:
         with author_code(f"{self.name}.load", self.load):
             return load_for(self.load, blob, threads)
 
-    def priced(self, region: Graph) -> Cost | None:
-        """What `price` says of a region."""
-        with author_code(f"{self.name}.price", self.price, *_subject(region)):
-            return self.price(region)
-
     def runner(self, region: Graph) -> Runner:
         """A region compiled and loaded in this process, for arrays in the host's memory."""
         return with_transfers(self.loaded(self.code(region)))
@@ -274,6 +269,12 @@ class Backend:
         return f"<backend {self.name} {self.version}>"
 
 
+def declared(backend: Backend, region: Graph) -> Cost | None:
+    """What a backend's `price` says of a region."""
+    with author_code(f"{backend.name}.price", backend.price, *_subject(region)):
+        return backend.price(region)
+
+
 def variant_of(kind: type[Backend], name: str) -> Backend:
     """The device of that name of a family of devices."""
     if not kind.has_variants:
@@ -305,5 +306,6 @@ __all__ = [
     "PatternTable",
     "Runner",
     "Source",
+    "declared",
     "variant_of",
 ]

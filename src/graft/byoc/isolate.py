@@ -16,7 +16,7 @@ import numpy as np
 import graft.ops  # noqa: F401  which graphs from elsewhere name
 from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
-from graft.byoc.contract import Backend, Cost, Match, PatternTable, Source, variant_of
+from graft.byoc.contract import Backend, Cost, Match, PatternTable, Source, declared, variant_of
 from graft.byoc.measure import DEADLINE
 from graft.ir.graph import Graph
 from graft.ir.parser import from_text
@@ -143,7 +143,7 @@ def backend_of(module: str, name: str, variant: str) -> Backend:
 
 def _price(message: Message) -> Message:
     reference, graph = message.facts
-    cost = backend_of(*reference).priced(unpack_graph(Message(graph, message.blobs)))
+    cost = declared(backend_of(*reference), unpack_graph(Message(graph, message.blobs)))
     return Message(cost and [cost.seconds, cost.source.value, cost.spread])
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from graft.base.callbacks import described
@@ -22,7 +23,7 @@ from graft.base.errors import warn_user
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.boundary import wished
 from graft.byoc.candidates import Candidate, Candidates
-from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits, Source
+from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits, Source, declared
 from graft.byoc.measure import DEADLINE, UnrunnableError, bounded, timed_region_of
 from graft.byoc.region import region_hash
 from graft.byoc.sizes import node_work
@@ -190,7 +191,7 @@ def declared_price(backend: Backend, region: Graph, pricing: Pricing) -> Cost | 
     """What a backend says that a region takes; asked once for regions of one structure."""
     key = f"{backend.name} {region_hash(region, contents=False)}"
     if key not in pricing.declared:
-        pricing.declared[key] = _asked(backend, backend.priced, region, pricing)
+        pricing.declared[key] = _asked(backend, partial(declared, backend), region, pricing)
     return pricing.declared[key]
 
 

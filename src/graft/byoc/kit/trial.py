@@ -22,7 +22,7 @@ from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import BackendError, CrashedError, GraftError, UserError
 from graft.byoc.boundary import wished
 from graft.byoc.candidates import find_candidates, placeable
-from graft.byoc.contract import Backend, Cost, Runner
+from graft.byoc.contract import Backend, Cost, Runner, declared
 from graft.byoc.discover import is_announced
 from graft.byoc.isolate import backend_of, pack_graph, reference_of, unpack_graph
 from graft.byoc.probe import Probe, evaluate_nearby, probes, shape_at
@@ -194,7 +194,7 @@ def _settled(probe: Probe) -> Probe:
 
 def _failure(graph: Graph, backend: Backend, cases: Sequence[_Case], thorough: bool) -> str:
     try:
-        _stage("be priced", lambda: _check_price(backend.priced(graph)))
+        _stage("be priced", lambda: _check_price(declared(backend, graph)))
         runner = _stage("compile or load", lambda: backend.runner(graph))
         problem = _calls(graph, runner, cases)
         if not problem and thorough:
