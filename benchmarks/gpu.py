@@ -226,6 +226,7 @@ def _compared(jobs: Sequence[Job], rounds: int) -> Iterator[tuple[Job, Json]]:
         shown = ", ".join(f"{n} {medians[n] * 1e3:.4f} ms, {errors[n]:.1e}" for n in able)
         print(f"{job.network} {job.precision}: {shown}", flush=True)
         yield job, {"seconds": medians, "errors": errors, "rounds": rounds}
+    for _, contenders, _ in ready:  # not before: memory that goes back might disturb the others
         for contender in contenders.values():
             contender.end()
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from graft.byoc import cores
 from graft.byoc.cores import Watch, cores_given
 from graft.cli.bench.rounds import (
     LEAST_ROUNDS,
@@ -152,5 +153,7 @@ def test_patience_ends() -> None:
     assert (len(found.rounds), found.disturbed) == (3, 0)
 
 
-def test_one_thread_has_one_core() -> None:
-    assert 0.2 < cores_given(1) < 5.0
+def test_cores_given_are_work_done_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "_busy_seconds", {1: 2.0, 4: 5.0}.__getitem__)
+    assert cores_given(1) == 1.0
+    assert cores_given(4) == 4 * 2.0 / 5.0

@@ -99,7 +99,8 @@ def test_regions_and_loops(
     turns = tmp_path / "turns.npy"
     np.save(turns, np.array(4))
     model = saved(tmp_path, LOOP_AND_REGION)
-    placed = ("--target", f"{backend},host", "--pin", f"before={backend}")
+    pins = (f"before={backend}", "again/body/*=host")
+    placed = ("--target", f"{backend},host", *(word for pin in pins for word in ("--pin", pin)))
     slices = trace_of(tmp_path, model, "--input", f"turns={turns}", *placed, "--threads", "2")
     native = [event for event in slices if event["cat"] == "native" and event["tid"] == 0]
     assert len(native) >= 4

@@ -3,7 +3,6 @@
 The author's kit in every precision, and whole networks (`--models`, a folder of ONNX files) against
 ONNX Runtime, each as a CUDA graph and as one persistent kernel, timed by the GPU's clock. Prints a
 table; the exit code is 1 where a result is wrong. `tests/backends/cuda/test_device.py` has more.
-The persistent kernel, machine code in blobs and DLPack were made without a GPU: they never ran.
 """
 
 from __future__ import annotations
