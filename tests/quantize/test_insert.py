@@ -18,8 +18,10 @@ from graft.backends.host.passes.use_integers import use_integers
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.byoc.formats.onnx_model import to_onnx
+from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
+from graft.ir.types import tensor
 from graft.ir.verify import verify
 from graft.quantize.calibrate import Calibration, Feeds, Statistics
 from graft.quantize.confidence import OutputError
@@ -213,3 +215,25 @@ def test_infinite_activations_are_named() -> None:
     (sample,) = samples(graph, 1)
     with pytest.raises(UserError, match="cannot be calibrated"):
         calibration.add({"x": np.full_like(sample["x"], 3e38)})
+
+
+@pytest.mark.parametrize(("spread", "most"), [(0.3, 0.02), (2.0, 0.03)])
+def test_probabilities_of_many_keys_keep_their_precision(spread: float, most: float) -> None:
+    """With 300 keys alike, probabilities are less than one step of 8 bits; with few that count,
+    they are not."""
+    g, shape = Builder(), (1, 2, 300, 16)
+    query, key, value = (g.input(name, tensor("float32", *shape)) for name in "qkv")
+    graph = g.build(g("nn.attention", query, key, value))
+    draw = np.random.default_rng(3)
+
+    def sample() -> Feeds:
+        q, k, v = (draw.standard_normal(shape).astype(np.float32) for _ in range(3))
+        return {"q": q * np.float32(spread), "k": k, "v": v + np.float32(1)}
+
+    calibration = Calibration(graph, find_units(graph), evaluated)
+    given = [sample() for _ in range(4)]
+    for one in given[:2]:
+        calibration.add(one)
+    known = calibration.statistics("mse")
+    quantized = insert_quantization(graph, known.units, known)
+    assert relative_error(evaluated(graph), evaluated(quantized), given[2:]) < most

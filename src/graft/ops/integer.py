@@ -18,7 +18,7 @@ from graft.ir.attrs import Attrs, Floats
 from graft.ir.op import Kind, Work, define, get_op
 from graft.ir.types import TensorType
 from graft.loop.build import Term, call, cast, maximum, minimum
-from graft.loop.tensor import Reduce, Tensor, sum_
+from graft.loop.tensor import Reduce, Tensor, max_, sum_
 from graft.ops import expression as te
 from graft.ops.activation import SoftmaxAttrs
 from graft.ops.attention import AttentionAttrs
@@ -132,6 +132,9 @@ class ByteAttentionAttrs(Attrs):
     # step of a code, the lowest and the highest code less the zero point. Then `scale` is of codes.
     roundings: Floats = ()
     masked: int = 0  # in which of the roundings the mask is added, or behind how many
+    # Whether codes are of exponentials, the largest of each query 1, instead of probabilities;
+    # results are then divided by the sums of these codes, in float32.
+    divided: bool = False
 
     @property
     def score_roundings(self) -> list[tuple[float, float, float, float]]:
@@ -158,7 +161,7 @@ def _byte_attention_type(
     result = get_op("nn.attention").infer(AttentionAttrs(), *floats, mask, None, None)
     single = result[0] if isinstance(result, tuple) else result
     assert isinstance(single, TensorType)
-    return _wide(single)
+    return single if attrs.divided else _wide(single)
 
 
 def _byte_attention_work(
@@ -178,8 +181,8 @@ def _byte_attention(
     attrs: ByteAttentionAttrs, query: Array, key: Array, value: Array, mask: Array | None
 ) -> Array:
     """Attention on bytes less their zero points, [batch, heads, length, size]: scores and results
-    are summed in int32. Between them, softmax is in float32 and its results are rounded to codes;
-    scores may be rounded to codes before it.
+    are summed in int32. Between them, softmax is in float32 and its results are rounded to codes,
+    or its exponentials are (`divided`); scores may be rounded to codes before it.
     """
     wide = [
         array.astype(np.int32) - zero
@@ -197,11 +200,17 @@ def _byte_attention(
     scores = scores * np.float32(attrs.scale)
     if mask is not None and attrs.masked == len(attrs.score_roundings):
         scores = scores + mask
-    shares = get_op("nn.softmax").evaluate(SoftmaxAttrs(axis=-1), scores)
+    if attrs.divided:
+        most = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        shares = np.exp(scores - most)
+    else:
+        shares = get_op("nn.softmax").evaluate(SoftmaxAttrs(axis=-1), scores)
     ratio = np.nan_to_num(shares / np.float32(attrs.step), nan=0.0)
     codes = np.clip(np.rint(ratio), 0, attrs.most).astype(np.int32)
     product: Array = np.matmul(codes, values)
-    return product
+    if attrs.divided:
+        product = product / codes.sum(axis=-1, keepdims=True)
+    return product.astype(np.float32 if attrs.divided else np.int32)
 
 
 def _codes_resized_type(
@@ -321,13 +330,9 @@ def _express_byte_attention(
         return score_of(attrs, cast(DType.FLOAT32, te.read(sums, at)), added)
 
     scores = te.by_index(f"{out.name}_scores", sums.shape, scaled)
-    type_ = TensorType(DType.FLOAT32, (*te.sizes(query)[:3], te.sizes(key)[2]))
-    softmax = te.express_op(
-        get_op("nn.softmax"), SoftmaxAttrs(axis=-1), (scores,), (type_,), f"{out.name}_shares"
-    )
-    if isinstance(softmax, te.Unexpressed):
-        return softmax
-    (shares,) = softmax
+    shares = _exponentials(scores, out.name) if attrs.divided else _shares(scores, out.name)
+    if isinstance(shares, te.Unexpressed):
+        return shares
 
     def code(*at: Term) -> Term:
         ratio = minimum(te.read(shares, at) / attrs.step, float(attrs.most))
@@ -340,7 +345,35 @@ def _express_byte_attention(
         seen = centred(value, 2, [batch, head // share, at, column])
         return sum_(te.read(codes, [batch, head, row, at]) * seen, [at])
 
-    return out.of(weighted)
+    if not attrs.divided:
+        return out.of(weighted)
+    products = te.by_index(f"{out.name}_products", (*sums.shape[:3], value.shape[3]), weighted)
+    totals = te.total_over(f"{out.name}_totals", codes, [3], sum_, lambda one, _: one)
+
+    def mean(*at: Term) -> Term:
+        whole = cast(DType.FLOAT32, te.read(totals, [*at[:3], 0]))
+        return cast(DType.FLOAT32, te.read(products, at)) * (1.0 / whole)
+
+    return out.of(mean)
+
+
+def _shares(scores: Tensor, name: str) -> Tensor | te.Unexpressed:
+    """The softmax of scores along the keys."""
+    type_ = TensorType(DType.FLOAT32, te.sizes(scores))
+    softmax = te.express_op(
+        get_op("nn.softmax"), SoftmaxAttrs(axis=-1), (scores,), (type_,), f"{name}_shares"
+    )
+    return softmax if isinstance(softmax, te.Unexpressed) else softmax[0]
+
+
+def _exponentials(scores: Tensor, name: str) -> Tensor:
+    """Exponentials of scores, of which the largest of each query is 1."""
+    most = te.total_over(f"{name}_most", scores, [3], max_, lambda one, _: one)
+
+    def power(*at: Term) -> Term:
+        return call("exp", te.read(scores, at) - te.read(most, [*at[:3], 0]))
+
+    return te.by_index(f"{name}_powers", scores.shape, power)
 
 
 @te.expresses("qnn.resize")

@@ -3,7 +3,8 @@
 On integers, activations have one scale per tensor, affine uint8 unless a device wants another
 scheme, which is what instructions that multiply unsigned by signed bytes take as it is; weights are
 symmetric with a scale per output channel; biases are int32 in units of the product of both scales.
-Both products of an attention are on integers, and the softmax between them in float. In bfloat16,
+Both products of an attention are on integers, and the softmax between them in float: its
+exponentials become integers, and their sums divide the result. In bfloat16,
 data are rounded by a pair of casts, and weights to numbers that bfloat16 holds. In float16, weights
 are rounded alone: processors compute with such numbers in float32.
 
@@ -120,7 +121,8 @@ class QuantizationBuilder(Builder):
             self.append(named, self._layer_inputs(unit, node, inputs, precision))
 
     def _append_attention(self, node: Node, query: Value, key: Value, value: Value) -> None:
-        """Both products on integers; weights of the sum are between 0 and 1."""
+        """Both products on integers. Exponentials, the largest of each query 1, are what is
+        rounded: probabilities of some hundred keys are all close to zero."""
         name = node.output.name
         *_, size = static_extents(key)
         rank = len(static_extents(key))
@@ -129,11 +131,13 @@ class QuantizationBuilder(Builder):
         scores = self("nn.batch_matmul", query, turned, out=f"{name}_scores")
         factor = np.float32(size**-0.5 if node.attrs.scale is None else node.attrs.scale)
         scaled = self("multiply", scores, self.constant(factor), out=f"{name}_scaled")
-        shares = self("nn.softmax", scaled, axis=-1, out=f"{name}_shares")
-        narrow = self.through_integers(shares, Range(0.0, 1.0, self.known.scheme))
-        super().append(
-            make_node("nn.batch_matmul", (narrow, value), node.outputs, location=node.location)
-        )
+        most = self("max", scaled, axes=(-1,), keepdims=True, out=f"{name}_most")
+        less = self("subtract", scaled, most, out=f"{name}_less")
+        powers = self("exp", less, out=f"{name}_powers")
+        narrow = self.through_integers(powers, Range(0.0, 1.0, self.known.scheme))
+        summed = self("nn.batch_matmul", narrow, value, out=f"{name}_summed")
+        totals = self("sum", narrow, axes=(-1,), keepdims=True, out=f"{name}_totals")
+        super().append(make_node("divide", (summed, totals), node.outputs, location=node.location))
 
     def _transposed(self, wide: Value, axes: tuple[int, ...]) -> Value:
         """A dequantised value, transposed before it is dequantised."""

@@ -68,6 +68,44 @@ def test_any_shape(
     agrees(graph, [whole(draw, dtype, 2, *shape) for shape in shapes], machine)
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("heads", "shared", "queries", "keys", "size", "values", "most"),
+    [
+        (2, 2, 3, 5, 4, 4, 255),
+        (4, 2, 19, 37, 8, 20, 127),
+        (1, 1, 1, 1, 4, 1, 255),
+        (2, 1, 13, 197, 32, 64, 255),
+    ],
+)
+def test_results_divided_by_the_sums_of_codes(
+    heads: int,
+    shared: int,
+    queries: int,
+    keys: int,
+    size: int,
+    values: int,
+    most: int,
+    dtype: str,
+    machine: str,
+) -> None:
+    """Exponentials halfway between two codes may become either."""
+    draw, g = np.random.default_rng(keys), Builder()
+    shapes = (heads, queries, size), (shared, keys, size), (shared, keys, values)
+    operands = [g.input(n, tensor(dtype, 2, *s)) for n, s in zip("qkv", shapes, strict=True)]
+    attrs: dict[str, Any] = {"scale": 1e-4, "step": 1 / most, "zero_points": ZERO_POINTS[dtype]}
+    graph = g.build(g("qnn.attention", *operands, most=most, divided=True, **attrs))
+    arrays = [whole(draw, dtype, 2, *shape) for shape in shapes]
+    (wanted,) = evaluate(graph, arrays)
+    options = {} if machine == "host" else {"machine": machine}
+    feeds = {value.name: array for value, array in zip(graph.inputs, arrays, strict=True)}
+    (found,) = graft.compile(graph, strict=True, **options).run(None, feeds)
+    away = np.abs(found - wanted)
+    assert away.max() < 255 / most * 3 / keys + 1e-3  # one or two codes of all that are summed
+    assert (away > 1e-3).mean() < 0.02
+
+
 @pytest.mark.parametrize("shape", [(2, 1, 19, 37), (37,), (1, 3, 1, 1)])
 def test_masks_and_few_codes(shape: tuple[int, ...]) -> None:
     """Probabilities of 7 bits that reach beyond the highest code, batches counted at run time."""
@@ -127,8 +165,10 @@ class Model:
         shares: tuple[float, int, str] | None = (1 / 255, 0, "uint8"),
         rounded: Collection[str] = (),
         dtype: str = "uint8",
+        divided: bool = False,
     ) -> Value:
-        """With scores that are `rounded` behind some of the steps on the way to softmax."""
+        """With scores that are `rounded` behind some of the steps on the way to softmax; where it
+        is `divided` last, its exponentials are rounded."""
         g = self.g
         zero, own = (110, 121) if dtype == "uint8" else (-18, -7)
 
@@ -142,6 +182,11 @@ class Model:
         if mask:
             added = maybe("mask", g.input("mask", tensor("float32", 1, 1, 1, 37)), 0.0293)
             scores = maybe("sum", g("add", scores, added), 0.0413)
+        if divided and shares is not None:
+            most = g("max", scores, axes=(-1,), keepdims=True)
+            powers = self.through(g("exp", g("subtract", scores, most)), *shares)
+            total = g("sum", powers, axes=(-1,), keepdims=True)
+            return g("divide", g("nn.batch_matmul", powers, v), total)
         softmax = g("nn.softmax", scores, axis=-1)
         return g(
             "nn.batch_matmul", softmax if shares is None else self.through(softmax, *shares), v
@@ -171,6 +216,29 @@ def test_a_quantised_attention_is_one_kernel(
     (label,) = (n.attrs.label for n in composites if "qnn.attention" in n.attrs.label)
     assert "qnn.saturate" in label
     _is_near(graph, step)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("shares", [(1 / 255, 0, "uint8"), (1 / 255, -128, "int8")])
+def test_an_attention_that_is_divided_last_is_one_kernel(
+    mask: bool, shares: tuple[float, int, str]
+) -> None:
+    model = Model()
+    result = model.attention(mask, shares, ("factor",), divided=True)
+    graph = model.g.build(model.through(result, 0.007, 100))
+    names = _names(use_integers(graph))
+    assert names.count("qnn.attention") == 1
+    assert not {"qnn.batch_matmul", "nn.batch_matmul", "exp", "sum", "max"} & {*names}
+    _is_near(graph, 0.007)
+
+
+def test_sums_of_codes_that_others_read_stay_apart() -> None:
+    model = Model()
+    result = model.attention(divided=True)
+    for op in ("sum", "max", "exp"):
+        (node,) = (node for node in model.g.build(result).nodes if node.op.name == op)
+        made = use_integers(model.g.build(result, node.output))
+        assert "qnn.attention" not in _names(made)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])

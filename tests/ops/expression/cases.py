@@ -289,6 +289,13 @@ def _products() -> list[Case]:
             zero_points=(9, 40, 3),
             high=99,
         ),
+        case(
+            *("qnn.attention", u8(2, 4, 5, 6), u8(2, 2, 7, 6), i8(2, 2, 7, 3), f32(5, 7)),
+            scale=1e-3,
+            step=1 / 255,
+            divided=True,
+            high=99,
+        ),
         case("nn.batch_matmul", f16(5, 7), f16(7, 33)),
         case("nn.batch_matmul", i32(3, 7, 5), i32(7, 9), transpose_a=True),
         case("nn.batch_matmul", u8(1, 5, 7), u8(3, 9, 7), transpose_b=True, high=200),

@@ -111,7 +111,7 @@ def _image_of(draw: Draw) -> tuple[int, ...]:
 @recipe("qnn.attention")
 def _attention(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Heads that may share keys and values, with or without a mask; scores may be rounded, once
-    or twice."""
+    or twice, and results divided by the sums of codes."""
     batch, shared, per_key = draw.between(1, 2), draw.between(1, 2), draw.between(1, 2)
     queries, keys, size = draw.between(1, 7), draw.between(1, 9), draw.between(1, 17)
     byte = draw.among(_BYTES)
@@ -124,6 +124,7 @@ def _attention(draw: Draw, op: Op, fixed: Fixed) -> Call:
     )
     zero_points = tuple(int(draw.array(byte, ())) for _ in range(3))
     attrs: dict[str, Any] = {"scale": 0.0005, "step": 1 / 255, "zero_points": zero_points}
+    attrs["divided"] = draw.between(0, 1) == 1
     rounded = draw.between(0, 2)
     if rounded:
         first, again = (0.0031, 0.05, -128.0, 127.0), (1.13, 0.04, -90.0, 165.0)

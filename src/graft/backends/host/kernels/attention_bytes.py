@@ -2,7 +2,8 @@
 
 The threads share (batch, head, chunk of queries) jobs. A job brings the keys and values of its head
 into words, once for all its queries. Then a few queries at a time become rows of scores with
-vectors along the keys, probabilities, codes of these, and results.
+vectors along the keys, probabilities, codes of these, and results. Where results are divided by
+the sums of codes, exponentials become codes at once, without being divided first.
 
 Scores that are rounded need all of a sum. Those that are not may lack what all keys add to a query
 alike, since softmax does not see it: the zero point of the keys never matters to them.
@@ -82,7 +83,7 @@ class ByteAttentionSchedule:
 @kernel_template(
     ("qnn.attention",),
     Layout.ROW_MAJOR,
-    dtypes=frozenset({DType.INT32}),
+    dtypes=frozenset({DType.INT32, DType.FLOAT32}),
     schedule=ByteAttentionSchedule,
 )
 def attention_bytes(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
@@ -277,17 +278,16 @@ class _Rows:
         self.totals = self.running("totals", BinaryKind.ADD, quarter, DType.INT32)
         self.terms = self.running("terms", BinaryKind.ADD, self.lanes, DType.INT32)
         self.firsts = Buffer(f"firsts{self.tag}", DType.INT32, (Const(count),), Scope.REGISTER)
-        self.most = self.named("most")
-        self.factors = self.named("factor")
+        self.most = self.named("most", self.lanes)
+        self.factors = self.named("factor", self.lanes)
+        self.parts = self.named("part", writer.schedule.value_lanes)
 
     def running(self, name: str, kind: BinaryKind, lanes: int, dtype: DType) -> Running:
         return Running(f"{name}{self.tag}", kind, self.count, lanes, dtype)
 
-    def named(self, name: str) -> list[Var]:
-        """A number per query, in all lanes."""
-        return [
-            Var(f"{name}{row}{self.tag}", DType.FLOAT32, self.lanes) for row in range(self.count)
-        ]
+    def named(self, name: str, lanes: int) -> list[Var]:
+        """A number per query, in so many lanes."""
+        return [Var(f"{name}{row}{self.tag}", DType.FLOAT32, lanes) for row in range(self.count)]
 
     def body(self, row: Expr) -> Stmt:
         steps = (self.score(), self.top.clear(), self.greatest(), self.softmax(), self.combine())
@@ -399,18 +399,34 @@ class _Rows:
         return self.each_vector("greatest", add)
 
     def softmax(self) -> Stmt:
-        """Probabilities as codes, and what sums of values start from."""
-        begin = Block((self.sums.clear(), self.powers(), self.totals.clear()))
-        rounded: Stmt = self.round()
-        for row in range(self.count):
-            total = Term(Call(ACROSS[BinaryKind.ADD], (self.sums.value(row),), DType.FLOAT32))
-            factor = 1.0 / total * (1.0 / self.writer.attrs.step)
-            rounded = Let(self.factors[row], Broadcast(factor.expr, self.lanes), rounded)
-        body: Stmt = Block((begin, rounded))
+        """Probabilities, or exponentials, as codes, and what sums of values start from."""
+        scale: float = 1.0 / self.writer.attrs.step
+
+        def exponential(row: int, along: Expr) -> Term:
+            score = Term(Load(self.scores, (Const(row), along)))
+            return call("exp", score - self.most[row]) * scale
+
+        body: Stmt = Block((self.totals.clear(), self.round(exponential)))
+        if not self.writer.attrs.divided:
+            body = self.shares()
         for row in range(self.count):
             most = Call(ACROSS[BinaryKind.MAXIMUM], (self.top.value(row),), DType.FLOAT32)
             body = Let(self.most[row], Broadcast(most, self.lanes), body)
         return body
+
+    def shares(self) -> Stmt:
+        """Probabilities as codes."""
+        begin = Block((self.sums.clear(), self.powers(), self.totals.clear()))
+
+        def share(row: int, along: Expr) -> Term:
+            return Term(Load(self.scores, (Const(row), along))) * self.factors[row]
+
+        rounded: Stmt = self.round(share)
+        for row in range(self.count):
+            total = Term(Call(ACROSS[BinaryKind.ADD], (self.sums.value(row),), DType.FLOAT32))
+            factor = 1.0 / total * (1.0 / self.writer.attrs.step)
+            rounded = Let(self.factors[row], Broadcast(factor.expr, self.lanes), rounded)
+        return Block((begin, rounded))
 
     def powers(self) -> Stmt:
         """Exponentials in place of the scores, and their sums."""
@@ -426,14 +442,15 @@ class _Rows:
             "powers", lambda _, along: self.each_row(lambda row: power(row, along))
         )
 
-    def round(self) -> Stmt:
-        """Codes of the probabilities in words, and their sums."""
+    def round(self, ratio: Callable[[int, Expr], Term]) -> Stmt:
+        """Codes of what probabilities or exponentials are in steps of a code, in words, and their
+        sums."""
         quarter, attrs = self.lanes // QUAD, self.writer.attrs
         ones = Const(_ONES, DType.INT32, quarter)
 
         def code(row: int, vector: Var, along: Expr) -> Stmt:
             name = Var(f"code{row}{self.tag}", DType.INT32, quarter)
-            share = Term(Load(self.scores, (Const(row), along))) * self.factors[row]
+            share = ratio(row, along)
             if attrs.most < 255:
                 share = minimum(share, float(attrs.most))
             codes = call("to_uint8", share, 0.0).expr
@@ -441,7 +458,7 @@ class _Rows:
             at = (Const(row), Ramp(first, 1, quarter) if quarter > 1 else first)
             added = Call("dot4", (name, ones, self.totals.value(row)), DType.INT32)
             kept = [Store(self.codes, at, name)]
-            if self.writer.taken_off[1]:
+            if self.writer.taken_off[1] or attrs.divided:
                 kept.append(Store(self.totals.buffer, self.totals.at(row), added))
             return Let(name, Call("interleave4", (codes,), DType.INT32), Block(tuple(kept)))
 
@@ -458,17 +475,26 @@ class _Rows:
             for _ in range(count):
                 statements.append(self.weighted(first, vectors))
                 first += vectors
-        return Block(tuple(statements))
+        body: Stmt = Block(tuple(statements))
+        if writer.attrs.divided:
+            for row in range(self.count):
+                one = (1.0 / cast(DType.FLOAT32, self.total(row))).expr
+                body = Let(self.parts[row], Broadcast(one, schedule.value_lanes), body)
+        return body
+
+    def total(self, row: int) -> Term:
+        """The sum of all codes of a query."""
+        total: Expr = self.totals.value(row)
+        if total.lanes > 1:
+            total = Call(ACROSS[BinaryKind.ADD], (total,), DType.INT32)
+        return Term(total)
 
     def first_sums(self) -> Stmt:
         """What comes off the sums of a query, in front of them."""
         less = self.writer.taken_off[1]
 
         def start(row: int) -> Stmt:
-            total: Expr = self.totals.value(row)
-            if total.lanes > 1:
-                total = Call(ACROSS[BinaryKind.ADD], (total,), DType.INT32)
-            return Store(self.firsts, (Const(row),), (Term(total) * -less).expr)
+            return Store(self.firsts, (Const(row),), (self.total(row) * -less).expr)
 
         return self.each_row(start) if less else Block(())
 
@@ -489,6 +515,8 @@ class _Rows:
             at = (writer.batch, writer.head, plus(self.row, pixel), along(vector))
             left = writer.values - (first + vector) * lanes
             value = tile.value(pixel, vector)
+            if writer.attrs.divided:
+                value = (cast(DType.FLOAT32, Term(value)) * self.parts[pixel]).expr
             return writer.epilogue.store(at, value, mask_of(Const(left), lanes))
 
         starts = tile.each(start) if writer.taken_off[1] else tile.clear()

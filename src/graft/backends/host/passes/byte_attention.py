@@ -1,9 +1,9 @@
 """Makes one operator of an attention whose operands and probabilities are quantised.
 
 Products of dequantised queries, keys and values enter, with a softmax between them whose results
-are quantised; `qnn.attention` leaves, which one kernel computes. Scores may be quantised too: as
-they are summed, behind their factor, behind their mask. Where probabilities stay in float, nothing
-changes: their products are floats.
+are quantised, or whose exponentials are, so that the division comes last; `qnn.attention` leaves,
+which one kernel computes. Scores may be quantised too: as they are summed, behind their factor,
+behind their mask. Where probabilities stay in float, nothing changes: their products are floats.
 """
 
 from __future__ import annotations
@@ -38,18 +38,59 @@ _MOST_KEYS = 1 << 15
 def byte_attention(site: Site) -> Replacement:
     """The product with the values is where an attention ends."""
     node = site.node
-    shares, value = _bytes(site, node.args[0]), _bytes(site, node.args[1])
-    if shares is None or value is None or node.output.dtype is not DType.FLOAT32:
-        return Refusal("what is multiplied are not bytes, each by one constant scale")
-    softmax = _rounded_softmax(site, shares)
-    scores = None if softmax is None else _scores(site, softmax.args[0])
+    shares = _bytes(site, node.args[0])
+    softmax = None if shares is None else _rounded_softmax(site, shares)
+    if shares is None or softmax is None:
+        return Refusal("what is multiplied are not the bytes that a softmax is rounded to")
+    scores = _scores(site, softmax.args[0])
+    attention = _attention(site, node, scores, shares, is_divided=False)
+    if isinstance(attention, Refusal):
+        return attention
+    return scaled_sums(site, attention.sums, shares.scale * attention.scale, 0)
+
+
+@ATTENTIONS.rule(is_op("divide"))
+def divided_byte_attention(site: Site) -> Replacement:
+    """Exponentials are what is rounded; the product with the values is divided by their sums."""
+    product, totals = (site.producer(operand) for operand in site.node.args)
+    is_product = product is not None and product.op.name == "nn.batch_matmul"
+    if product is None or totals is None or not is_product or not site.only_use(product.output):
+        return Refusal("what is divided is no product")
+    if not _is_over_keys(totals, "sum", product.args[0]) or not site.only_use(totals.output):
+        return Refusal("what it is divided by are no sums of its left matrix")
+    powers = _bytes(site, product.args[0])
+    scores = None if powers is None else _rounded_exponentials(site, powers)
+    if powers is None or scores is None:
+        return Refusal("what is multiplied are no bytes that exponentials are rounded to")
+    attention = _attention(site, product, _scores(site, scores, 2), powers, is_divided=True)
+    if isinstance(attention, Refusal):
+        return attention
+    scale = site.constant(attention.scale.astype(np.float32))
+    return site.emit("multiply", attention.sums, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """What replaces an attention, but for the scale of its values."""
+
+    sums: Value
+    scale: Array
+
+
+def _attention(
+    site: Site, product: Node, scores: _Scores | None, shares: Quantized, *, is_divided: bool
+) -> _Attention | Refusal:
+    """One operator for scores, softmax and the `product` of its codes with the values."""
     if scores is None:
         return Refusal("the left matrix is no softmax of the product of two matrices of bytes")
+    value = _bytes(site, product.args[1])
+    if value is None or product.output.dtype is not DType.FLOAT32:
+        return Refusal("what is multiplied are not bytes, each by one constant scale")
     query, key = (_bytes(site, operand) for operand in scores.product.args)
     if query is None or key is None:
         return Refusal("queries or keys are not bytes, each by one constant scale")
     turned = turned_back(site, Bytes(key.value))
-    refused = _unfit(node, scores, query, key, value)
+    refused = _unfit(product, scores, query, key, value)
     if refused is not None:
         return refused
     keys = turned.value
@@ -66,8 +107,9 @@ def byte_attention(site: Site) -> Replacement:
         most=_code_limits(shares)[1],
         roundings=roundings,
         masked=scores.masked,
+        divided=is_divided,
     )
-    return scaled_sums(site, sums, shares.scale * value.scale, 0)
+    return _Attention(sums, value.scale)
 
 
 def _bytes(site: Site, value: Value) -> Quantized | None:
@@ -110,6 +152,28 @@ def _rounded_softmax(site: Site, shares: Quantized) -> Node | None:
     return softmax if is_last and site.only_use(softmax.output) else None
 
 
+def _rounded_exponentials(site: Site, powers: Quantized) -> Value | None:
+    """The scores that bytes are the codes of exponentials of, less the largest of each query, if
+    nobody else reads any of it."""
+    real = _rounded(site, powers)
+    power = None if real is None else site.producer(real)
+    if power is None or power.op.name != "exp" or not site.only_use(power.output):
+        return None
+    less = site.producer(power.args[0])
+    if less is None or less.op.name != "subtract" or not site.only_use(less.output):
+        return None
+    scores, most = less.args[0], site.producer(less.args[1])
+    is_most = most is not None and _is_over_keys(most, "max", scores)
+    return scores if is_most and most is not None and site.only_use(most.output) else None
+
+
+def _is_over_keys(node: Node, name: str, data: Value) -> bool:
+    """Whether a node reduces that value along its last axis, which stays."""
+    if node.op.name != name or node.args[0] is not data or len(node.args) > 1:
+        return False
+    return node.attrs.keepdims and node.attrs.axes in ((-1,), (3,))
+
+
 @dataclass(frozen=True, slots=True)
 class _Scores:
     """A product of queries and keys, and what becomes of it."""
@@ -131,16 +195,17 @@ class _Scores:
         return unit, tuple(numbers)
 
 
-def _scores(site: Site, value: Value) -> _Scores | None:
+def _scores(site: Site, value: Value, readers: int = 1) -> _Scores | None:
     """What a softmax is of: a product, times a number, plus a mask, rounded, where these are there
-    at all. They are met last to first."""
+    at all. They are met last to first; as many nodes as `readers` read what is met first."""
     factor, mask, behind_mask = 1.0, None, 0
     roundings: list[tuple[Quantized, float]] = []
     shape = value.shape
     while True:
         node = site.producer(value)
-        if node is None or not site.only_use(value) or node.output.shape != shape:
+        if node is None or site.uses(value) != readers or node.output.shape != shape:
             return None
+        readers = 1
         if node.op.name == "nn.batch_matmul":
             masked = len(roundings) - behind_mask
             return _Scores(node, factor, tuple(reversed(roundings)), mask, masked)
