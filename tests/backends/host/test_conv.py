@@ -340,6 +340,15 @@ def test_weights_are_asked_for_ahead_of_their_slab(
     assert bool(asked) == asks
 
 
+@pytest.mark.parametrize(("outputs", "asks"), [(256, True), (16, False)])
+def test_weights_of_the_first_row_are_asked_for(outputs: int, asks: bool) -> None:
+    """Where all slabs of a row come before the next row: even by single tiles."""
+    made = _case((1, 160, 8, 8), (outputs, 160, 1, 1))
+    kernel = made.kernel(conv2d, named_target("znver5"))
+    every = [one for one in walk_stmt(kernel.function.body) if isinstance(one, Prefetch)]
+    assert any(one.buffer.name == "weights" for one in every) == asks
+
+
 def test_gate_per_channel_is_read_as_the_image_of_one_pixel_that_it_is() -> None:
     made = _case((2, 16, 6, 5), (16, 16, 3, 3), after=_gated, padding=(1, 1, 1, 1))
     gate = next(value for value in made.stores if value.name == "gate")

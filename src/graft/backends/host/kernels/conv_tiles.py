@@ -84,11 +84,8 @@ class ConvTiles:
         clear = tile.clear(self.begin if self.writer.begin is not None else None)
         finish = self.finish(pixel)
         if partial is None:
-            row = times(self.writer.tile_row, self.writer.tiles_across)
-            among_slab = plus(row, plus(self.before, number))
-            if self.writer.ahead:
-                among_slab = modulo(among_slab, tiles_of_slab(self.writer))
-            return clear, self.reduction(pixel, among_slab), finish
+            asking = self.among_slab(number) if self.writer.schedule.bands else slot
+            return clear, self.reduction(pixel, asking), finish
         reduction = self.reduction(pixel, slot)
 
         def at(pixel: int, vector: int) -> tuple[Expr, ...]:
@@ -100,6 +97,14 @@ class ConvTiles:
         keep = tile.each(lambda p, v: Store(partial, at(p, v), tile.value(p, v)))
         is_first = Compare(CompareKind.EQUAL, self.writer.depth_index, Const(0))
         return If(is_first, clear, resume), reduction, self.when_last(finish, keep)
+
+    def among_slab(self, number: Expr) -> Expr:
+        """The number of a tile of a run among those of its slab in a band."""
+        row = times(self.writer.tile_row, self.writer.tiles_across)
+        among_slab = plus(row, plus(self.before, number))
+        if self.writer.ahead:
+            among_slab = modulo(among_slab, tiles_of_slab(self.writer))
+        return among_slab
 
     def when_last(self, body: Stmt, otherwise: Stmt | None = None) -> Stmt:
         """The body where the tile's last block of the depth is summed."""
@@ -303,15 +308,13 @@ def lines_ahead(writer: ConvWriter) -> int:
     down, across, schedule = writer.down[0], writer.columns[0], writer.schedule
     is_plain = len(writer.down) == len(writer.columns) == 1 and not writer.skips_rows
     is_plain = is_plain and not writer.channels.mixed
-    if not schedule.bands or not is_plain or not isinstance(across.count, int):
-        return 0
-    if not isinstance(down.count, int):
+    if not is_plain or not isinstance(across.count, int) or not isinstance(down.count, int):
         return 0
     tiles = max(1, writer.tiles_across // writer.segments)  # of the jobs that have fewest
-    if writer.partial is None:
+    if writer.partial is None and schedule.bands:
         tiles = tiles_of_slab(writer)
     extents = [int(one.value) for one in writer.weights.extents if isinstance(one, Const)]
-    if tiles == 1 or extents[0] * writer.depth_blocks == 1:
+    if (tiles == 1 and schedule.bands) or extents[0] * writer.depth_blocks == 1:
         return 0
     size = math.prod(extents[1:]) * writer.weights.dtype.numpy.itemsize / writer.depth_blocks
     positions = tiles * writer.units * down.taps * across.taps
