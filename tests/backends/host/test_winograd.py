@@ -351,6 +351,17 @@ def test_weights_that_no_cache_holds(tile: int, panels: int) -> None:
     check(made, winograd, 2, target=small)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "tiles"), [(32, 96, 81), (48, 96, 81), (16, 32, 1369)]
+)
+def test_two_threads_have_chunks_of_their_own(inputs: int, outputs: int, tiles: int) -> None:
+    """Layers of Inception-v3 on bytes: three chunks in three shares would have one thread do five
+    of nine jobs, and both transform the chunk in the middle."""
+    layer = WinogradExtents(transforms(4, (3, 3), 1), tiles, inputs, outputs, 16, 2)
+    schedule = default_schedule(named_target("znver5"), 16, layer)
+    assert -(-tiles // schedule.chunk) % 2 == 0
+
+
 @pytest.mark.parametrize("last_cache", [20.0, 24.0, 32.0, 48.0])
 def test_cores_without_a_common_cache_share_a_small_image_by_channels(last_cache: float) -> None:
     """Sixteen tiles of 256 channels: two chunks would have each thread read 9 MB of weights from

@@ -146,9 +146,8 @@ def winograd_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     tiles = MANY_TILES if extents.tiles is None else extents.tiles
     chunks = -(-tiles // chunk)
     forward, back = _transform_cycles(target, schedule.lanes, extents.matrices)
-    often = _THREADS if chunks == 1 else 1  # each of them transforms a single chunk
-    channels = extents.inputs * extents.together
-    total = tiles * (forward * often * channels + back * extents.outputs) / schedule.lanes
+    forward *= tiles * extents.inputs * extents.together / schedule.lanes
+    total = tiles * back * extents.outputs / schedule.lanes
     if schedule.half_rows:
         pairs = extents.inputs * extents.outputs / schedule.lanes
         each = extents.matrices.down.taps + _FINISH
@@ -159,7 +158,21 @@ def winograd_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
             moved += 3 * extents.outputs
         size = extents.points * tiles * moved * _FLOAT
         total += stream_cycles(machine, size, len(machine.caches) - 2) * (1 - _HIDDEN)
-    return total + _product_cycles(target, extents, schedule)
+    total += _product_cycles(target, extents, schedule)
+    if extents.tiles is None:
+        return total + forward
+    return _shared_cycles(total, forward, chunks, schedule.shares)
+
+
+def _shared_cycles(total: float, forward: float, chunks: int, shares: int) -> float:
+    """Cycles of all threads until the slowest one is done. Each has an equal range of the jobs, and
+    transforms every chunk that it has a share of."""
+    jobs, slowest = chunks * shares, 0.0
+    for thread in range(_THREADS):
+        first, end = jobs * thread // _THREADS, jobs * (thread + 1) // _THREADS
+        seen = (end - 1) // shares - first // shares + 1 if end > first else 0
+        slowest = max(slowest, (end - first) / jobs * total + seen / chunks * forward)
+    return _THREADS * slowest
 
 
 def _product_cycles(target: Target, extents: WinogradExtents, schedule: WinogradSchedule) -> float:
