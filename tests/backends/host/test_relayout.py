@@ -54,6 +54,33 @@ def test_copies(shape: tuple[int, ...], one: int, other: int, threads: int, dtyp
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [DType.UINT8, DType.INT8])
+@pytest.mark.parametrize("halo", [PLAIN, (2, 3, 1, 2)])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 37), (1, 4, 3, 16), (2, 6, 4, 7), (1, 8, 1, 19)])
+def test_bytes_become_words(
+    shape: tuple[int, ...], halo: tuple[int, int, int, int], dtype: DType, threads: int
+) -> None:
+    """Blocks of four, with a halo of the zero point; lanes that are no channel may be anything."""
+    source, target = Storage(dtype, shape), Storage(dtype, shape, 4, halo, fill=97)
+    limits = np.iinfo(dtype.numpy)
+    draw = np.random.default_rng(0)
+    data = draw.integers(limits.min, limits.max, shape, dtype.numpy, endpoint=True)
+    function = relayout(source, target, Extents())
+    wanted, found = target.pack(data), target.pack(data)
+    top, left = halo[:2]
+    code = load.load(function, object_code(function, host_target()))
+    for run in (code, lambda feeds, count: interpret(function, feeds, count)):
+        found[...] = 1
+        run({"source": source.pack(data), "target": found.view(np.int32)}, threads)
+        inner = slice(top, top + shape[2]), slice(left, left + shape[3])
+        for channel in range(shape[1]):
+            at = (slice(None), channel // 4, *inner, channel % 4)
+            np.testing.assert_array_equal(found[at], wanted[at])
+        found[:, :, *inner] = 97
+        np.testing.assert_array_equal(found, 97)
+
+
 @pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("shape", [(), (1,), (5, 3, 17), (1, 1, 1, 5000), (3, 0, 2), (2, 1029)])

@@ -3,22 +3,25 @@
 Two storages of one tensor enter, a function of two buffers (source, target) leaves, which writes
 zeros to the target's halo. Where both sides are blocked, vectors that neither side's blocks cut
 are copied. Between blocks and rows each channel of a row is copied by itself, so that one side is
-walked in order and the other stays in the nearest cache. The threads share the rows.
+walked in order and the other stays in the nearest cache. Rows of bytes become blocks of four a
+vector of words at a time, each joined from four rows. The threads share the rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import chain
 
 from graft.backends.host.coordinates import Channels, minus, modulo, over, plus, times
 from graft.backends.host.extents import Extents
 from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.image import shared
+from graft.backends.host.kernels.integer_weights import QUAD
 from graft.backends.host.kernels.tile import runs
+from graft.backends.host.kernels.vectors import mask_of, masked_store
 from graft.backends.host.kernels.writing import copy_run
 from graft.backends.host.storage import Storage
 from graft.base.dims import Dim
@@ -30,6 +33,7 @@ from graft.loop.ir import (
     BinaryKind,
     Block,
     Buffer,
+    Cast,
     Const,
     Expr,
     For,
@@ -40,9 +44,11 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.ops.integer import BYTES
 
 VECTOR_BYTES = 64  # the widest vectors there are; narrower machines split them
 PIXELS = 8  # that are copied side by side
+_LANES = VECTOR_BYTES // QUAD  # of words
 
 _BATCH, _BLOCK, _ROW = Var("batch"), Var("block"), Var("row")
 
@@ -51,13 +57,15 @@ def relayout(source: Storage, target: Storage, extents: Extents) -> Function:
     """A copy of an image in another storage, of which one at least is in blocks."""
     if source.shape != target.shape or source.dtype is not target.dtype:
         raise InternalError(f"{source} and {target} are not of one tensor")
-    buffers = source.buffer("source", extents), target.buffer("target", extents)
+    joins = target.block == QUAD and not source.block and source.dtype in BYTES
+    memory = _words(target) if joins else target
+    buffers = source.buffer("source", extents), memory.buffer("target", extents)
     shape = ", ".join(map(str, source.shape))
     note = f"{source.dtype}[{shape}] in {_named(source)} to {_named(target)}"
     if not (source.block or target.block) or len(source.shape) != 4 or 0 in source.shape:
         raise InternalError(f"{source} is no image")
     batches, _, height, width = map(extents.expr, source.shape)
-    image = _Image(source, target, buffers, batches, height, width)
+    image = (_Words if joins else _Image)(source, target, buffers, batches, height, width)
     return Function("relayout", (*buffers, *extents.scalars), image.copied(), (note,))
 
 
@@ -70,6 +78,13 @@ def copied(count: Dim, extents: Extents) -> Function:
     body = copy_run(source, target, Term(size), VECTOR_BYTES)
     scalars = extents.mentioned(body, (source, target))
     return Function("copy", (source, target, *scalars), body, ("copy",))
+
+
+def _words(storage: Storage) -> Storage:
+    """The memory of an image in blocks of four bytes, as words."""
+    *shape, last = storage.extents
+    assert last == QUAD
+    return Storage(DType.INT32, (*shape, 1))
 
 
 def _named(storage: Storage) -> str:
@@ -155,6 +170,55 @@ class _Image:
 
         tiles = enumerate(runs(self.width, most))
         return [run.loop(Var(f"tile{n}"), partial(tile, run.size)) for n, run in tiles]
+
+
+@dataclass(frozen=True, slots=True)
+class _Words(_Image):
+    """A copy of rows of bytes to blocks of four: `buffers` has the target's memory as words."""
+
+    def copied(self) -> Stmt:
+        if isinstance(self.width, Const):
+            whole, left = divmod(int(self.width.value), _LANES)
+            body = [self.vectors_of(Const(whole))]
+            if left:
+                body.append(self.words(Const(whole * _LANES), Const(left)))
+        else:
+            body = [self.vectors_of(over(plus(self.width, _LANES - 1), _LANES))]
+        fill = int.from_bytes(bytes([self.target.fill & 255]) * QUAD, "little", signed=True)
+        words = replace(_words(self.target), block=1, halo=self.target.halo, fill=fill)
+        image = Bordered(words, self.buffers[1], self.height, self.width)
+        body += image.filled(_BATCH, _BLOCK, _ROW)
+        parts = ((_BATCH, self.batches), (_BLOCK, self.target.blocks), (_ROW, self.height))
+        return shared(parts, Block(tuple(body)))
+
+    def vectors_of(self, count: Expr) -> Stmt:
+        """So many vectors of a row, of which the last may be cut where its width is not known."""
+        number = Var("number")
+        first = times(number, _LANES)
+        left = None if isinstance(self.width, Const) else minus(self.width, first)
+        return For(number, Const(0), count, self.words(first, left))
+
+    def words(self, first: Expr, left: Expr | None = None) -> Stmt:
+        """A vector of pixels, or as many of them as are left."""
+        condition = None if left is None else mask_of(left, _LANES)
+        count = QUAD if self.target.blocks > 1 else self.target.channels
+        parts = (self.byte(number, Ramp(first, 1, _LANES)) for number in range(count))
+        word = reduce(partial(Binary, BinaryKind.OR), parts)
+        *leading, column = _pixel(self.target, _BLOCK, first)
+        at = (*leading, Ramp(column, 1, _LANES), Const(0))
+        return masked_store(self.buffers[1], at, word, condition)
+
+    def byte(self, number: int, along: Expr) -> Expr:
+        """A channel of a block at its place in words; the last channel stands for those that are
+        not there."""
+        channel = plus(times(_BLOCK, QUAD), number)
+        if self.target.channels % QUAD:
+            channel = Binary(BinaryKind.MINIMUM, channel, Const(self.target.channels - 1))
+        wide: Expr = Cast(DType.INT32, Load(self.buffers[0], (_BATCH, channel, _ROW, along)))
+        if self.source.dtype is DType.INT8:
+            wide = Binary(BinaryKind.AND, wide, Const(255, DType.INT32, _LANES))
+        shift = Const(8 * number, DType.INT32, _LANES)
+        return Binary(BinaryKind.SHIFT_LEFT, wide, shift) if number else wide
 
 
 def _element(storage: Storage, size: int, channel: Expr, column: Expr) -> tuple[Expr, ...]:
