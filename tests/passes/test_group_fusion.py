@@ -38,6 +38,10 @@ def _conv_block(g: Builder, x: Value, y: Value) -> Value:
     return g("nn.relu", g("add", bias(g, conv(g, x)), y))
 
 
+def _computed_bias(g: Builder, x: Value, y: Value) -> Value:
+    return g("nn.relu", g("nn.bias_add", conv(g, x), g("exp", y)))
+
+
 def _two_convs(g: Builder, x: Value, y: Value) -> Value:
     return g("nn.relu", g("add", bias(g, conv(g, x)), bias(g, conv(g, y))))
 
@@ -117,6 +121,11 @@ CASES: dict[str, tuple[Build, tuple[TensorType, ...], list[str]]] = {
         _conv_block,
         (IMAGE, IMAGE),
         ["nn.conv2d+nn.bias_add+add+nn.relu"],
+    ),
+    "computed bias": (
+        _computed_bias,
+        (IMAGE, tensor("float32", 2)),
+        ["exp", "nn.conv2d+nn.bias_add+nn.relu"],
     ),
     "swish": (_swish, (X,), ["sigmoid+multiply"]),
     "swish behind conv": (_swish_behind_conv, (IMAGE,), ["nn.conv2d+sigmoid+multiply"]),

@@ -185,11 +185,18 @@ def _fits(node: Node, readers: list[Node], group: _Group) -> bool:
         return False
     if any(reader.op.kind is Kind.ANCHOR for reader in readers):
         return False
+    if any(_adds_bias(reader, node) for reader in readers):
+        return False
     if any(map(_joins_many, (node, *readers))):
         return False
     if node.op.kind in _HEAVY:
         return not group.heavy and all(_follows(node, other) for other in group.nodes)
     return node.op.kind.is_pointwise or not group.heavy
+
+
+def _adds_bias(reader: Node, node: Node) -> bool:
+    """Whether a node computes a bias: for each pixel once more, in the group of its reader."""
+    return reader.op.name == "nn.bias_add" and node.output == reader.args[1]
 
 
 def _joins_many(node: Node) -> bool:

@@ -101,14 +101,6 @@ def test_a_stage_that_is_kept_may_read_the_reduction(text: str) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 3, 3), (2, 16, 3, 16), (2, 5, 5)])
-def test_a_bias_that_is_computed_runs_along_its_axis(shape: tuple[int, ...]) -> None:
-    """The last axis is as long, which a bias without its axis would fit as well."""
-    case = Case()
-    bias = case("exp", case.input(shape[1]))
-    check(expression, case, case("nn.relu", case("nn.bias_add", case.input(*shape), bias)))
-
-
 def test_pointwise_work_joins_a_reduction() -> None:
     case = Case()
     data = case("exp", case("multiply", case.input(3, 70), case.constant(70)))

@@ -18,6 +18,7 @@ from graft.backends.host.kernels import conv_plan, winograd_matrices
 from graft.backends.host.kernels import winograd as winograd_module
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.conv_plan import TRANSPOSED
+from graft.backends.host.kernels.image import not_pointwise
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_schedule import WinogradSchedule, default_schedule
 from graft.backends.host.storage import Halo, blocks_of
@@ -194,6 +195,29 @@ def test_layers_that_read_weights_as_they_lie(
     graph = _layer(shape, weight, **attrs)
     assert "relayout" not in _labels(graph)
     check_flow(graph, _inputs(graph), tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight"), [((5, 4, 17, 16), (5, 4, 1, 7)), ((1, 12, 20, 9), (12, 12, 3, 7))]
+)
+def test_bias_that_is_computed_runs_along_the_channels(shape: Shape, weight: Shape) -> None:
+    g = Builder()
+    x, w, b = (
+        g.input("x", tensor("float32", *shape)),
+        g.input("w", tensor("float32", *weight)),
+        g.input("b", tensor("float32", weight[0])),
+    )
+    y = g("nn.bias_add", g("nn.conv2d", g("nn.relu", x), w), g("tanh", b))
+    graph = g.build(g("nn.relu", y))
+    check_flow(graph, _inputs(graph), tolerance=1e-4)
+
+
+def test_images_refuse_biases_computed_in_the_same_kernel() -> None:
+    g = Builder()
+    x, b = g.input("x", tensor("float32", 2, 16, 3, 16)), g.input("b", tensor("float32", 16))
+    graph = g.build(g("nn.bias_add", x, g("tanh", b)))
+    assert not_pointwise(graph.nodes[1:]) is None
+    assert "the bias is computed" in (not_pointwise(graph.nodes) or "")
 
 
 @pytest.mark.parametrize("name", ["nn.conv2d", TRANSPOSED])

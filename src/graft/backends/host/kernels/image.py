@@ -167,9 +167,12 @@ def no_image(storage: Storage) -> str | None:
 
 def not_pointwise(nodes: Sequence[Node], rank: int = 4) -> str | None:
     """Why nodes cannot be computed at a coordinate of a tensor of that rank, if they cannot."""
+    inside = {node.output for node in nodes}
     for node in nodes:
         if node.op.scalar is None:
             return f"{node.op.name} has no formula"
+        if node.op.name == "nn.bias_add" and node.args[1] in inside:
+            return "the bias is computed at other coordinates than the result"
         allowed = _COMPUTED.union(HALVES) if node.op.name == "cast" else _COMPUTED
         if any(value.dtype not in allowed for value in (*node.args, node.output)):
             return f"{node.op.name} is not on float32, float64 or small integers"
