@@ -21,6 +21,7 @@ from graft.backends.host.kernels.determinant import determinant
 from graft.backends.host.kernels.expand_depthwise import expand_depthwise
 from graft.backends.host.kernels.expression.template import expression
 from graft.backends.host.kernels.forest import forest
+from graft.backends.host.kernels.fourier import fourier
 from graft.backends.host.kernels.images.channel_norm import channel_norm
 from graft.backends.host.kernels.images.concat import image_concat
 from graft.backends.host.kernels.images.movement import image_movement
@@ -58,7 +59,7 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
         image_movement,
     ),
     *(dense, block_dense, batch_matmul, attention, attention_bytes),
-    *(determinant, distinct, forest, linear_attention, nonzero, recurrence, roi_align),
+    *(determinant, distinct, forest, fourier, linear_attention, nonzero, recurrence, roi_align),
     *(scatter, sizes, suppression, topk, totals),
     expression,
 )
