@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.parser
 import pytest
 from tests.backends.host.row_kernels import Case, check
 
+import graft
 from graft.backends.host.kernels.expression.template import expression
 
 OPS = ["sum", "mean", "max", "min", "prod"]
@@ -112,3 +114,16 @@ def test_what_leads_to_it_is_read_after_it() -> None:
     size = case("abs", case.input())
     total = case("log", case("sum", size))
     check(expression, case, case("divide", total, size))
+
+
+@pytest.mark.parametrize("machine", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("channels", [2, 4])
+def test_several_totals_of_an_unknown_count(machine: str, channels: int) -> None:
+    """What is left has one total where elements are not counted, without an axis of parts."""
+    text = f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        lengths (float[1,{channels},n,2] x) => (float[a,b,c,d] z) {{
+            y = HardSigmoid (x)
+            z = GlobalLpPool (y)
+        }}"""
+    graft.compile(onnx.parser.parse_model(text), strict=True, machine=machine)

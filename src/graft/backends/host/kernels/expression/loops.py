@@ -305,7 +305,10 @@ def total_stages(
     order = Reorder((*loops, "part", counted, vector))
     totals: Directives = [*here, split, order, Unroll("part"), *marks]
     stages = {stage.name: [Interleave(longest, partial, parts), *nest], partial: totals}
-    if extents[longest] % parts:
+    count = next(n for axis, n in stage.body.axes if short(axis.name) == longest)
+    if not isinstance(count, Const):
+        stages[f"{partial}.rest"] = nest  # of elements that are not counted there is one total
+    elif int(count.value) % parts:
         stages[f"{partial}.rest"] = totals
     return stages
 
