@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.backends.host.flows import check_flow
 from tests.passes.checking import graph_of
 
 import graft
 from graft.backends.host.passes.fourier_products import fourier_products
 from graft.base.dims import Dim, symbol
+from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
@@ -81,3 +83,24 @@ def test_numbers_that_are_not_finite_reach_every_frequency_of_their_signal() -> 
 def test_long_prime_factors_stay(length: int) -> None:
     graph = transform((1, length, 2))
     assert fourier_products(graph, host_target()) is graph
+
+
+@pytest.mark.parametrize("onesided", [False, True])
+@pytest.mark.parametrize("window", ["none", "constant", "data"])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_frames_are_convolutions(onesided: bool, window: str, is_known: bool) -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", 2, 90 if is_known else symbol("t"), 1))
+    values = np.hanning(20).astype(np.float32)
+    weights = {
+        "none": lambda: None,
+        "constant": lambda: g.constant(values),
+        "data": lambda: g.input("w", tensor("float32", 20)),
+    }[window]()
+    graph = g.build(g("stft", x, None, weights, frame_step=7, frame_length=20, onesided=onesided))
+    after = fourier_products(graph, host_target())
+    assert "stft" not in [node.op.name for node in after.nodes]
+    feeds = [values] if window == "data" else []
+    for samples in (90,) if is_known else (90, 20, 26, 27):
+        data = np.random.default_rng(samples).standard_normal((2, samples, 1), np.float32)
+        check_flow(graph, [data, *feeds], tolerance=2e-5)

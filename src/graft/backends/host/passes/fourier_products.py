@@ -40,7 +40,42 @@ def fourier_products(graph: Graph, target: Target) -> Graph:
     def transform_by_products(site: Site) -> Replacement:
         return _by_products(site, target)
 
+    rules.rule(is_op("stft"))(frames_by_convolution)
     return apply_rules(graph, rules)
+
+
+def frames_by_convolution(site: Site) -> Replacement:
+    """Frames of known length: a filter for each frequency and part, in steps along the signal."""
+    node, attrs = site.node, site.node.attrs
+    data, result = node.args[0], site.root
+    operands = (*node.inputs, None, None, None)[1:4]
+    shapes = (data.shape, result.shape)
+    if operands[0] or operands[2] or any(shape is None or UNKNOWN in shape for shape in shapes):
+        return Refusal("the step, the length or a shape is data")
+    batch, samples, parts = shape_of(data)
+    _, frames, bins, _ = shape_of(result)
+    length = attrs.frame_length
+    if length is None:
+        length = samples if operands[1] is None else shape_of(operands[1])[0]
+    if not isinstance(length, int) or not isinstance(bins, int) or parts != 1 or samples == 0:
+        return Refusal("it is not known how long frames are, or signals are complex or empty")
+    if length * bins * 2 > _MOST_WEIGHTS or data.dtype not in (DType.FLOAT32, DType.FLOAT64):
+        return Refusal("there are too many factors, or they are too narrow")
+    factors = fourier_factors(length, bins, length, False)[:, :, 0]
+    filters = np.ascontiguousarray(factors.reshape(length, 2 * bins).T[:, None])
+    kernel = _windowed(site, filters, operands[1], data.dtype)
+    signals = _reshaped(site, data, (batch, 1, samples))
+    spectra = site.emit("nn.conv1d", signals, kernel, strides=(attrs.frame_step,))
+    rows = site.emit("transpose", spectra, axes=(0, 2, 1))
+    return _reshaped(site, rows, (batch, frames, bins, 2))
+
+
+def _windowed(site: Site, filters: Array, window: Value | None, dtype: DType) -> Value:
+    known = None if window is None else site.array(window)
+    if known is not None:
+        filters = filters * known
+    values = site.constant(filters.astype(dtype.numpy))
+    return values if window is None or known is not None else site.emit("multiply", values, window)
 
 
 @dataclass(frozen=True, slots=True)
