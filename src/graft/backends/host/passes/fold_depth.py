@@ -1,8 +1,9 @@
-"""Makes integer convolutions over three axes those over two, of the slices of a volume.
+"""Makes convolutions over three axes those over two, of the slices of a volume.
 
 A graph enters; `qnn.conv3d` leaves as `qnn.conv2d` on images, one for each slice of the result. The
 slices of the data that a kernel reaches are an image's channels, one behind the other, so that sums
 are made in one go; in groups, each slice is convolved alone and the sums are added. Both are exact.
+So does `nn.conv3d` where Winograd's algorithm, which is for images, saves more than slices cost.
 
 A volume [batch, channels, depth, rows, columns] is a view of its slices: a reshape and a transpose,
 which move down past what is computed element by element, so that a chain of layers works on slices
@@ -18,7 +19,8 @@ from functools import reduce
 import numpy as np
 
 from graft.backends.host.kernels.integer_weights import QUAD
-from graft.base.dtypes import Array
+from graft.base.dims import UNKNOWN, Dim
+from graft.base.dtypes import Array, DType
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Kind
 from graft.ops import OPS
@@ -33,6 +35,8 @@ _POINTWISE = tuple(name for name in OPS if OPS.get(name).kind in _KINDS and name
 # Between [batch, depth, channels, ...] and [batch, channels, depth, ...], either way.
 _EXCHANGED = (0, 2, 1, 3, 4)
 _RANK = 5
+# Of a layer of floats, so that each number that is copied counts for some hundred multiplications.
+_LEAST_CHANNELS = 16
 
 
 def fold_depth(graph: Graph) -> Graph:
@@ -45,16 +49,18 @@ class _Slices:
     """Images [batch * depth, channels, rows, columns]."""
 
     images: Value
-    batch: int
+    batch: Dim
     depth: int
 
 
-@RULES.rule(is_op("qnn.conv3d"))
+@RULES.rule(is_op("qnn.conv3d", "nn.conv3d"))
 def convolution_of_slices(site: Site) -> Replacement:
     node = site.node
     weight = site.array(node.args[1])
-    if not node.args[0].tensor.is_static or weight is None or 0 in (node.output.shape or ()):
+    if not _is_known(node.args[0]) or weight is None or 0 in (node.output.shape or ()):
         return Refusal("there is no result, or sizes or weights become known only at run time")
+    if node.op.name == "nn.conv3d" and not _saves(node, weight):
+        return Refusal("there is too little to save for slices to be copied")
     attrs = node.attrs
     taps = weight.shape[2]
     begin, top, left, end, bottom, right = attrs.padding
@@ -72,24 +78,40 @@ def convolution_of_slices(site: Site) -> Replacement:
         "groups": attrs.groups,
     }
     if attrs.groups == 1:
-        pairs = [_joined(site, parts, weight)]
+        together = QUAD if node.op.name == "qnn.conv3d" else 1
+        pairs = [_joined(site, parts, weight, together)]
     else:
         pairs = [(part, weight[:, :, tap]) for tap, part in enumerate(parts)]
-    zero = node.inputs[2:]
+    zero, layer = node.inputs[2:], node.op.name.replace("3d", "2d")
     sums = [
-        site.emit("qnn.conv2d", data, site.constant(np.ascontiguousarray(own)), *zero, **plane)
+        site.emit(layer, data, site.constant(np.ascontiguousarray(own)), *zero, **plane)
         for data, own in pairs
     ]
     total = reduce(lambda left, right: site.emit("add", left, right), sums)
     return _volume(site, _Slices(total, slices.batch, depth))
 
 
-def _joined(site: Site, parts: list[Value], weight: Array) -> tuple[Value, Array]:
-    """The slices under a kernel as channels, fours of them, and its weights for these."""
+def _is_known(value: Value) -> bool:
+    """Whether all extents are numbers but for that of the batch, which may be a symbol."""
+    shape = value.tensor.shape or (UNKNOWN,)
+    return shape[0] is not UNKNOWN and all(isinstance(dim, int) for dim in shape[1:])
+
+
+def _saves(node: Node, weight: Array) -> bool:
+    """Whether a layer of floats is one that Winograd's algorithm, which is for images, does with
+    fewer multiplications, of enough channels to make up for the copies of slices."""
+    attrs, (outputs, inputs, _, *kernel) = node.attrs, weight.shape
+    plain = {*attrs.strides[1:], *attrs.dilation[1:], attrs.groups} == {1}
+    is_float = node.output.dtype is DType.FLOAT32
+    return plain and is_float and kernel == [3, 3] and min(outputs, inputs) >= _LEAST_CHANNELS
+
+
+def _joined(site: Site, parts: list[Value], weight: Array, together: int) -> tuple[Value, Array]:
+    """The slices under a kernel as channels, whole groups of so many, and its weights."""
     joined = parts[0] if len(parts) == 1 else site.emit("concatenate", *parts, axis=1)
     outputs, channels, taps, *kernel = weight.shape
     flat = weight.swapaxes(1, 2).reshape(outputs, taps * channels, *kernel)
-    missing = -flat.shape[1] % QUAD
+    missing = -flat.shape[1] % together
     if missing:
         joined = site.emit("nn.pad", joined, pad_width=(0, 0, 0, 0, 0, missing, 0, 0))
         flat = np.pad(flat, ((0, 0), (0, missing), (0, 0), (0, 0)))
@@ -133,7 +155,7 @@ def _by_slice(site: Site, slices: _Slices) -> tuple[Value, int]:
     return site.emit("reshape", slices.images, shape=split), 1
 
 
-def _images(site: Site, volume: Value, batch: int, depth: int) -> _Slices:
+def _images(site: Site, volume: Value, batch: Dim, depth: int) -> _Slices:
     shape = volume.tensor.shape or ()
     if len(shape) == _RANK:
         volume = site.emit("reshape", volume, shape=(batch * depth, *shape[2:]))
@@ -157,7 +179,9 @@ def _viewed(site: Site, value: Value) -> _Slices | None:
         return None
     shape = inner.output.tensor.shape or ()
     images = inner.args[0].tensor.shape or ()
-    batch, depth = (dim if isinstance(dim, int) else 0 for dim in shape[:2])
+    batch, depth = shape[:2]
+    if batch is UNKNOWN or not isinstance(depth, int):
+        return None
     same = (*images[1:],) == (*shape[2:],) and images[0] == batch * depth
     return _Slices(inner.args[0], batch, depth) if same else None
 
@@ -167,8 +191,9 @@ def _slices_of(site: Site, value: Value) -> _Slices:
     viewed = _viewed(site, value)
     if viewed is not None:
         return viewed
-    shape = [dim for dim in value.tensor.shape or () if isinstance(dim, int)]
-    batch, _, depth, *_ = shape
+    batch, _, depth, *_ = value.tensor.shape or ()
+    assert batch is not UNKNOWN
+    assert isinstance(depth, int)
     return _images(site, site.emit("transpose", value, axes=_EXCHANGED), batch, depth)
 
 
@@ -185,7 +210,7 @@ def exchanged_twice(site: Site) -> Replacement:
 @RULES.rule(is_op("reshape"))
 def reshaped_back(site: Site) -> Replacement:
     inner = site.producer(site.node.args[0])
-    if inner is None or inner.op.name != "reshape" or not inner.args[0].tensor.is_static:
+    if inner is None or inner.op.name != "reshape" or not _is_known(inner.args[0]):
         return Refusal("it is no reshape of a reshape of known sizes")
     is_same = inner.args[0].type == site.node.output.type
     return inner.args[0] if is_same else Refusal("the shape is another one")

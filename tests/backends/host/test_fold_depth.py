@@ -1,0 +1,66 @@
+"""Convolutions of floats over three axes, as those of slices: where they pay, what they give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.backends.host.flows import check_flow
+
+from graft.backends.host.passes.fold_depth import fold_depth
+from graft.base.dims import Dim, symbol
+from graft.ir.builder import Builder
+from graft.ir.graph import Graph
+from graft.ir.types import tensor
+
+GENERATOR = np.random.default_rng(5)
+
+
+def _layers(batch: Dim, channels: int = 16, groups: int = 1, **attrs: Any) -> Graph:
+    """Two layers with a bias, an activation and an addition around them."""
+    g = Builder()
+    x = g.input("x", tensor("float32", batch, channels, 5, 9, 11))
+    y = x
+    for outputs in (24, 16):
+        inputs = (y.shape or ())[1]
+        assert isinstance(inputs, int)
+        weight = GENERATOR.standard_normal((outputs, inputs // groups, 3, 3, 3)) / inputs
+        bias = GENERATOR.standard_normal(outputs).astype(np.float32)
+        y = g("nn.conv3d", y, g.constant(weight.astype(np.float32)), groups=groups, **attrs)
+        y = g("nn.relu", g("nn.bias_add", y, g.constant(bias)))
+    return g.build(g("nn.max_pool3d", y, pool_size=(1, 2, 2)))
+
+
+def _names(graph: Graph) -> list[str]:
+    return [node.op.name for node in fold_depth(graph).nodes]
+
+
+@pytest.mark.parametrize("batch", [1, 2, symbol("n")])
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"padding": (1,) * 6},
+        {"padding": (2, 0, 1, 0, 1, 2)},
+        {"padding": (1,) * 6, "strides": (2, 1, 1)},
+        {"padding": (2, 1, 1, 2, 1, 1), "dilation": (2, 1, 1)},
+    ],
+)
+def test_layers_become_layers_of_slices(batch: Dim, attrs: dict[str, Any]) -> None:
+    graph = _layers(batch, **attrs)
+    assert "nn.conv3d" not in _names(graph)
+    assert _names(graph).count("nn.conv2d") == 2
+    for count in (1, 3, 0) if not isinstance(batch, int) else (batch,):
+        check_flow(
+            graph, [GENERATOR.standard_normal((count, 16, 5, 9, 11), np.float32)], tolerance=2e-5
+        )
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [{"channels": 8}, {"groups": 8}, {"strides": (1, 2, 2)}, {"dilation": (1, 2, 2)}],
+)
+def test_layers_without_much_to_save_stay(attrs: dict[str, Any]) -> None:
+    graph = _layers(1, padding=(2,) * 6, **attrs)
+    first = next(name for name in _names(graph) if "conv" in name)
+    assert first == "nn.conv3d"
