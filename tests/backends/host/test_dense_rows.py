@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from tests.backends.host.symbolic import Build, Sizes, check
@@ -14,6 +16,7 @@ from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Value
 from graft.ir.types import tensor
+from graft.loop.print import to_text
 
 # Nothing, all that may be left of a tile of six rows, and more than a tile.
 ROWS = [{"n": n} for n in (*range(15), 40, 67)]
@@ -44,6 +47,19 @@ def test_rows_of_several_axes() -> None:
         return s("clip", y, a_min=-1.0, a_max=2.0)
 
     assert is_product(check(build, *PAIRS))
+
+
+def test_powers_of_two_are_one_tile() -> None:
+    """A tile of two, four, eight or sixteen rows reads the weights once."""
+
+    def build(s: Sizes) -> Value:
+        return s("nn.dense", s.input(s.n, 48), s.constant(64, 48))
+
+    function = check(build, *({"n": n} for n in (*range(34), 64))).function
+    text = to_text(function)
+    sizes = {int(one) for one in re.findall(r"let row_(\d+):", text)}
+    largest = max(sizes)
+    assert sizes == {largest, 3} | {n for n in (1, 2, 4, 8, 16) if n < largest}
 
 
 def test_the_data_added_to_its_own_product() -> None:

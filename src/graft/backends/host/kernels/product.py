@@ -190,7 +190,7 @@ class Product:
         """The whole product."""
         if self.schedule.depth_block:
             return self.in_parts()
-        row_runs = runs(self.rows, self.schedule.rows)
+        row_runs = self.row_runs()
         tiles = reduce(plus, (run.count for run in row_runs))
         batch, block, tile = Var("batch"), Var("block"), Var("tile")
         parts: list[tuple[Var, Expr]] = [(batch, self.batch), (block, self.blocks)]
@@ -200,13 +200,19 @@ class Product:
         loop = For(tile, Const(0), tiles, body)
         return shared_loop(parts, Block((self.prepare(batch, block), loop)))
 
+    def row_runs(self) -> list[Run]:
+        """Tiles of all rows. Where nobody has counted these, they are often a power of two."""
+        most = self.schedule.rows
+        sizes = [size for size in (64, 32, 16, 8, 4, 3, 2, 1) if size < most]
+        return runs(self.rows, most, sizes)
+
     def in_parts(self) -> Stmt:
         """The same, where jobs are groups of blocks that do one part of the depth after another."""
         batch, group, member, block = Var("batch"), Var("group"), Var("member"), Var("block")
         size = self.schedule.group
         parts = over(self.depth, self.schedule.depth_block)
         tiles: list[Stmt] = []
-        for run in runs(self.rows, self.schedule.rows):
+        for run in self.row_runs():
             number = Var(f"tile_{run.size}")
 
             def tile(row: Expr, size: int = run.size) -> Stmt:

@@ -14,7 +14,7 @@ weights have both inputs of half of the channels each, and a channel's two sums 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from graft.backends.host.coordinates import modulo, over, plus, times
@@ -150,14 +150,15 @@ class Run:
         return For(number, Const(0), self.count, self.tile(number, body))
 
 
-def runs(total: Expr, most: int) -> list[Run]:
+def runs(total: Expr, most: int, sizes: Sequence[int] = ()) -> list[Run]:
     """An extent in tiles of at most `most`: all but equal, or, where it is not known, as many of
-    one size as there is room for, and one that is as small as will do for what is left.
+    one size as there is room for, and one that is as small as will do for what is left, of those
+    smaller `sizes` (or halves of halves).
 
     That one is moved back until it is whole, and does some of its neighbour's work again. Where
     there is not room for a single tile, two that overlap cover everything."""
     if not isinstance(total, Const):
-        return _unknown_runs(total, most)
+        return _unknown_runs(total, [most, *(sizes or halves(most))])
     tiles: list[Run] = []
     start = 0
     for size, count in balanced(int(total.value), most):
@@ -175,16 +176,21 @@ def parts(total: Expr, most: int) -> list[Run]:
     return [whole, Run(1, Binary(BinaryKind.SUBTRACT, total, rest), rest)]
 
 
-def _unknown_runs(total: Expr, wide: int) -> list[Run]:
+def halves(size: int) -> list[int]:
+    """Half of it, half of that, and so on to one."""
+    return [size >> n for n in range(1, size.bit_length())]
+
+
+def _unknown_runs(total: Expr, sizes: Sequence[int]) -> list[Run]:
+    wide = sizes[0]
     fits = Compare(CompareKind.GREATER_EQUAL, total, Const(wide))
     rest = modulo(total, wide)
     nothing = Const(0)
-    whole = Select(fits, over(plus(total, wide - wide // 2 - 1), wide), nothing)
+    smaller = [*sizes[1:], 0]
+    whole = Select(fits, over(plus(total, wide - smaller[0] - 1), wide), nothing)
     tiles = [Run(wide, nothing, whole, plus(total, -wide))]
-    size = wide
-    while size > 1:
-        wider, size = size, size // 2
-        remainder = Select(_between(rest, size // 2, size), Const(1), nothing)
+    for wider, size, next_size in zip(sizes, smaller, smaller[1:], strict=False):
+        remainder = Select(_between(rest, next_size, size), Const(1), nothing)
         few = Select(
             _between(total, size - 1, wider - 1), over(plus(total, size - 1), size), nothing
         )
