@@ -94,6 +94,13 @@ def _moved_behind_conv(g: Builder, x: Value) -> Value:
     return g("transpose", g("nn.relu", conv(g, x)), axes=[0, 2, 3, 1])
 
 
+def _joined_and_shuffled(g: Builder, x: Value, y: Value) -> Value:
+    joined = g("concatenate", x, y, axis=1)
+    split = g("reshape", joined, shape=[1, 2, 2, 5, 3])
+    shuffled = g("transpose", split, axes=[0, 2, 1, 3, 4])
+    return g("reshape", shuffled, shape=[1, 4, 5, 3])
+
+
 def _viewed(g: Builder, x: Value) -> Value:
     return g("expand_dims", g("reshape", g("abs", g("exp", x)), shape=[2, 12]), axes=[0])
 
@@ -136,6 +143,11 @@ CASES: dict[str, tuple[Build, tuple[TensorType, ...], list[str]]] = {
     "two reductions": (_two_sums, (X,), ["abs+sum", "sum"]),
     "movement": (_moved, (X,), ["abs+transpose+exp"]),
     "movement behind conv": (_moved_behind_conv, (IMAGE,), ["nn.conv2d+nn.relu", "transpose"]),
+    "joined images that are shuffled": (
+        _joined_and_shuffled,
+        (IMAGE, IMAGE),
+        ["concatenate", "reshape+transpose+reshape"],
+    ),
     "a view of the result": (_viewed, (X,), ["exp+abs", "reshape", "expand_dims"]),
     "a view inside": (_viewed_inside, (X,), ["abs+reshape+exp"]),
     "work before conv": (_work_before_conv, (IMAGE,), ["abs+nn.relu", "nn.conv2d"]),

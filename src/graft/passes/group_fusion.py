@@ -187,7 +187,7 @@ def _fits(node: Node, readers: list[Node], group: _Group) -> bool:
         return False
     if any(_adds_bias(reader, node) for reader in readers):
         return False
-    if any(map(_joins_many, (node, *readers))):
+    if any(map(_joins_many, (node, *readers))) or (group.moves and _joins_channels(node)):
         return False
     if node.op.kind in _HEAVY:
         return not group.heavy and all(_follows(node, other) for other in group.nodes)
@@ -201,6 +201,14 @@ def _adds_bias(reader: Node, node: Node) -> bool:
 
 def _joins_many(node: Node) -> bool:
     return node.op.name == "concatenate" and len(node.inputs) > _MOST_JOINED
+
+
+def _joins_channels(node: Node) -> bool:
+    """Whether images are joined along their channels. That and moving images are kernels for
+    blocks of channels each; both in one would be for rows alone, between layers on blocks."""
+    if node.op.name != "concatenate" or node.output.tensor.rank != 4:
+        return False
+    return bool(node.attrs.axis % 4 == 1)
 
 
 def _follows(heavy: Node, other: Node) -> bool:
