@@ -7,7 +7,7 @@ import pytest
 from tests.byoc.fakes import chain
 
 from graft.base.dims import symbol
-from graft.byoc.probe import Kind, Probe, evaluate_nearby, probe, probes
+from graft.byoc.probe import Kind, Probe, _farther, evaluate_nearby, probe, probes
 from graft.byoc.tolerance import depth_of, difference, tolerances
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
@@ -129,7 +129,7 @@ def test_an_operator_may_magnify_the_rounding_of_its_operand(ulps: int, holds: b
     result = np.arctanh(erf - ulps * ulp)
     assert np.abs(result - expected).max() > 1e-4
     assert "differs" in difference(graph, [result], [expected], [expected])
-    problem = difference(graph, [result], [expected], evaluate_nearby(graph, one))
+    problem = difference(graph, [result], [expected], evaluate_nearby(graph, one, [expected]))
     assert (problem == "") == holds
 
 
@@ -139,8 +139,26 @@ def test_constants_and_results_do_not_move_nearby() -> None:
     x = g.input("x", tensor("float32", 5))
     graph = g.build(g("power", x, g.constant(np.float32(2))))
     data = [np.full(5, -1, np.float32)]
-    (nearby,) = evaluate_nearby(graph, Probe(Kind.ORDINARY, {}, data, data))
+    one = Probe(Kind.ORDINARY, {}, data, data)
+    (nearby,) = evaluate_nearby(graph, one, evaluate(graph, data))
     assert nearby.tolist() == [1.0] * 5
+
+
+def test_movements_do_not_make_up_for_each_other() -> None:
+    """An input that moves against what is computed of it, as every second one does."""
+    graph = chain("negative", "sin")
+    data = [np.random.default_rng(0).uniform(2000, 3000, (1, 3, 9, 7)).astype(np.float32)]
+    moved = [np.nextafter(data[0], np.float32(9999))]
+    expected = [np.asarray(one) for one in evaluate(graph, data)]
+    (nearby,) = evaluate_nearby(graph, Probe(Kind.ORDINARY, {}, data, moved), expected)
+    assert (nearby != expected[0]).mean() > 0.95
+
+
+def test_the_farther_of_two_movements_counts() -> None:
+    one, other = np.float32([1, np.nan, 3, np.inf]), np.float32([4, 5, np.nan, np.inf])
+    farther = _farther(one, other, np.float32([2, 5, 3, np.inf]))
+    np.testing.assert_array_equal(farther, np.float32([4, np.nan, np.nan, np.inf]))
+    assert _farther(np.int8([1, 2]), np.int8([1, 3]), np.int8([1, 2])).tolist() == [1, 3]
 
 
 def test_denormals_may_count_as_zero() -> None:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 
@@ -88,19 +89,45 @@ def probe(graph: Graph, kind: Kind, sizes: Sizes, seed: int, small: bool = False
     return Probe(kind, sizes, inputs, [_moved(draw, array) for array in inputs])
 
 
-def evaluate_nearby(graph: Graph, one: Probe) -> list[Array]:
+def evaluate_nearby(graph: Graph, one: Probe, expected: Sequence[Array]) -> list[Array]:
     """The evaluator's results on the inputs nearby, with what nodes compute for others moved by a
     last bit, too. Inputs alone do not tell how rounding inside the graph is magnified: near 1, erf
-    hardly moves with its operand, and atanh of it moves by thousands of last bits of erf's."""
-    draw = np.random.default_rng(0)
+    hardly moves with its operand, and atanh of it moves by thousands of last bits of erf's.
 
-    def move(node: Node, results: Sequence[Data]) -> list[Data]:
-        if node.op.name == "constant":
-            return list(results)
-        pairs = zip(node.outputs, results, strict=True)
-        return [_moved(draw, data) if value in graph.users else data for value, data in pairs]
+    Two movements may make up for each other. So values inside are moved alone as well, and of each
+    element the result is kept that is farther from the expected one."""
+    results = list(expected)
+    for seed, inputs in enumerate((one.nearby, one.inputs)):
+        move = partial(_moved_inside, graph, np.random.default_rng(seed))
+        moved = [np.asarray(item) for item in evaluate(graph, inputs, move)]
+        results = [_farther(*trio) for trio in zip(moved, results, expected, strict=True)]
+    return results
 
-    return [np.asarray(item) for item in evaluate(graph, one.nearby, move)]
+
+def _moved_inside(
+    graph: Graph, draw: np.random.Generator, node: Node, results: Sequence[Data]
+) -> list[Data]:
+    """What a node computes, moved by a last bit where another node reads it."""
+    if node.op.name == "constant":
+        return list(results)
+    pairs = zip(node.outputs, results, strict=True)
+    return [_moved(draw, data) if value in graph.users else data for value, data in pairs]
+
+
+def _farther(one: Array, other: Array, origin: Array) -> Array:
+    """Of two arrays, element by element the one that is farther from a third."""
+    if not dtype_of(origin.dtype).is_float:
+        return np.where(one != origin, one, other)
+    return np.where(_distance(one, origin) >= _distance(other, origin), one, other)
+
+
+def _distance(array: Array, origin: Array) -> Array:
+    """Between floats, element by element; a NaN is infinitely far from a number."""
+    wide, center = array.astype(np.float64), origin.astype(np.float64)
+    is_same = (wide == center) | (np.isnan(wide) & np.isnan(center))
+    with np.errstate(invalid="ignore"):  # two infinities
+        gap = np.where(is_same, 0.0, np.abs(wide - center))
+    return np.where(np.isnan(gap), np.inf, gap)
 
 
 def shape_at(value: Value, sizes: Sizes) -> tuple[int, ...]:

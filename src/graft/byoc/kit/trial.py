@@ -133,7 +133,7 @@ def _case(graph: Graph, probe: Probe, rounding: DType) -> _Case | None:
         if len(placeable(graph)) > 1 and _makes_nan(graph, probe.inputs):
             return None
         expected = [np.asarray(item) for item in evaluate(graph, probe.inputs)]
-        nearby = expected if jumps else evaluate_nearby(graph, probe)
+        nearby = expected if jumps else evaluate_nearby(graph, probe, expected)
         return _Case(probe, expected, nearby, rounding)
     except (GraftError, ValueError, ArithmeticError):
         return None
