@@ -150,3 +150,17 @@ def test_blobs_that_are_no_models_are_refused(blob: bytes) -> None:
 def test_options_that_a_provider_does_not_take() -> None:
     with pytest.raises(UnsupportedError, match="does not take its options"):
         onnx_session.session_options(CPU, 1, {"key": "x" * 1_000_000})
+
+
+@pytest.mark.parametrize(("width", "is_taken"), [(1, False), (2, True)])
+def test_single_pixels_are_not_normalised(width: int, is_taken: bool) -> None:
+    """Of which nothing but the bias is left, and ONNX Runtime leaves a rounding error."""
+    text = """
+        <ir_version: 10, opset_import: ["": 20]>
+        net (float[1, 2, 1, WIDTH] x, float[2] g, float[2] b) => (float[1, 2, 1, WIDTH] y) {
+          y = InstanceNormalization (x, g, b)
+        }
+    """
+    model = parser.parse_model(text.replace("WIDTH", str(width)))
+    found = find_candidates(optimize(import_model(model)), [Ort(CPU)])
+    assert any(one.backend == f"ort:{CPU}" for one in found.candidates) == is_taken
