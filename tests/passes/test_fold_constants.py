@@ -250,6 +250,40 @@ def test_dequantised_constants_stay_whatever_is_made_of_them() -> None:
     assert "qnn.dequantize" in operators(after)
 
 
+@pytest.mark.parametrize("size", [8, 200])
+@pytest.mark.parametrize("is_split", [True, False])
+def test_transposed_dequantised_constants_are_dequantised_transposed_ones(
+    size: int, is_split: bool
+) -> None:
+    """The weights of a MatMul, whose scales go along its columns, are integers to whoever looks."""
+    draw = np.random.default_rng(0)
+    codes = draw.integers(-128, 128, (size, 3), dtype=np.int8)
+    count = (3,) if is_split else ()
+    scale, zero = draw.uniform(0.1, 1, count).astype(np.float32), np.full(count, 3, np.int8)
+
+    def build(g: Builder, x: Value) -> Value:
+        constants = (g.constant(array) for array in (codes, scale, zero))
+        return g("nn.dense", x, g("transpose", g("qnn.dequantize", *constants), axes=(1, 0)))
+
+    graph = graph_of(build, tensor("float32", 2, size))
+    after = eliminate_dead_code(fold_constants(graph))
+    assert operators(after) == ["qnn.dequantize", "nn.dense"]
+    data = [draw.standard_normal((2, size)).astype(np.float32)]
+    np.testing.assert_array_equal(evaluate(after, data), evaluate(graph, data))
+
+
+def test_transposed_blocks_stay() -> None:
+    """Scales of blocks would have to be transposed, too."""
+
+    def build(g: Builder, x: Value) -> Value:
+        codes, scales = g.constant(np.ones((8, 300), np.int8)), np.ones((2, 300), np.float32)
+        whole = g("qnn.dequantize", codes, g.constant(scales), axis=0, block_size=4)
+        return g("nn.dense", x, g("transpose", whole, axes=(1, 0)))
+
+    after = fold_constants(graph_of(build, tensor("float32", 2, 8)))
+    assert operators(after) == ["qnn.dequantize", "transpose", "nn.dense"]
+
+
 def test_folding_twice_changes_nothing() -> None:
     def build(g: Builder, x: Value) -> Value:
         return g("add", x, g("sqrt", g.constant(np.float32(2))))

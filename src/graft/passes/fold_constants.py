@@ -5,7 +5,8 @@ have become known replace symbols, and shape arithmetic disappears. A result tha
 larger than what it is made of (a filled or broadcast tensor) stays a computation, unless it takes
 more than moving elements or computing them one by one (a resized table of positions). What is made
 of such a computation alone and is small again (a sum over it) is folded, and the computation too.
-Dequantised constants stay, too: whoever multiplies with them may want the integers.
+Dequantised constants stay, too: whoever multiplies with them may want the integers. What transposes
+them, as the weights of a MatMul are, transposes these integers.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from graft.ir.literal import Literal
 from graft.ir.nested import change_node, has_graphs
 from graft.ir.op import Kind, bytes_of
 from graft.ir.types import TensorType, Type
+from graft.ops.movement import transpose_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class _Folder:
         self.original = set(graph.nodes)
         # Nodes on constants that stay computations for their size, with the bytes they start from.
         self.deferred: dict[Value, tuple[Node, int]] = {}
+        self.dequantized: dict[Value, Node] = {}  # constants, by what stands for them
         self.builder = Builder.beside(graph, "f")
 
     def run(self) -> Graph:
@@ -80,6 +83,9 @@ class _Folder:
         inputs = node.on(self.same).inputs
         if has_graphs(node):
             node = change_node(node, lambda nested: fold_constants(nested, self.options))
+        transposed = self.transposed(node, inputs)
+        if transposed is not None:
+            return (transposed,)
         results = self.evaluated(node, inputs)
         if results is not None:
             return self.constants(node, results)
@@ -87,6 +93,8 @@ class _Folder:
         self.changed |= refined is not node or node not in self.original
         self.builder.append(refined)
         self.defer(refined)
+        if refined.op.name == "qnn.dequantize":
+            self.dequantized[refined.output] = refined
         foldable = len(refined.outputs) == 1 and node.op.name not in self.options.kept
         content = self.builder.knowledge.concrete(refined.output) if foldable else None
         if content is None:
@@ -106,6 +114,25 @@ class _Folder:
             make_node("constant", (), (result,), self.builder.location, value=literal)
         )
         return result
+
+    def transposed(self, node: Node, inputs: Sequence[Value | None]) -> Value | None:
+        """A transpose of dequantised constants: the same constants transposed, dequantised."""
+        if node.op.name != "transpose" or inputs[0] not in self.dequantized:
+            return None
+        inner = self.dequantized[inputs[0]]
+        codes = self.builder.knowledge.literal(inner.args[0])
+        if codes is None or inner.attrs.block_size:
+            return None
+        order, axis = transpose_order(node.attrs, codes.array.ndim), inner.attrs.axis
+        if inner.args[1].tensor.rank != 0:  # a scale for each index of an axis
+            axis = order.index(axis % len(order))
+        moved = self.builder.constant(codes.array.transpose(order))
+        attrs, inputs = replace(inner.attrs, axis=axis), (moved, *inner.inputs[1:])
+        result = replace(inner, inputs=inputs, outputs=node.outputs, attrs=attrs)
+        self.builder.append(result)
+        self.dequantized[result.output] = result
+        self.changed = True
+        return result.output
 
     def refined(self, node: Node, inputs: tuple[Value | None, ...]) -> Node:
         """The node on its new operands, with the sharpest types known."""
