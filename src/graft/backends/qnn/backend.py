@@ -30,6 +30,7 @@ from graft.target.roofline import Roofline
 # No maxima and minima: over several axes the emulator gives anything, and says so in its log alone.
 UNARY = (*units.UNARY, "nn.leaky_relu", "nn.gelu", "sum")
 BINARY = (*units.BINARY, "divide", "nn.batch_matmul")
+_PRODUCTS, _READ = (*units.LAYERS, "nn.batch_matmul"), "qnn.dequantize"
 # Of Snapdragon X Elite, as its product brief has them: 45 TOPS of 8 bits, two operations to a MAC,
 # and eight channels of LPDDR5x at 8448 MT/s.
 ROOFLINE = Roofline(flops=45e12, bytes=135e9)
@@ -119,17 +120,22 @@ def _conversion(site: Site) -> Replacement:
 
 
 def _mistake(region: Graph) -> str:
-    """What the author's kit has found Qualcomm's compiler to get wrong without a word."""
+    """What Qualcomm's compiler has been found to get wrong without a word, or not to run."""
     if not all(value.shape for value in (*region.inputs, *region.outputs)):
         return "scalars are not for it"
-    meanings: dict[Value, tuple[float, int]] = {}
+    known = {node.output: coded(node, region) for node in region.nodes if node.op.name == _READ}
     for node in region.nodes:
-        if not node.op.name.endswith("quantize"):
-            continue
+        right = known.get(node.args[1]) if node.op.name in _PRODUCTS else None
+        if right and (right.zero != right.shift).any():
+            return "weights have their zero point in the middle"
+        if node.op.name == "nn.bias_add":
+            weights = known[region.producers[node.args[0]].args[1]]
+            if known[node.args[1]].scale.size != weights.scale.size:
+                return "a bias has as many scales as weights"
+    meanings: dict[Value, tuple[float, int]] = {}
+    for node in (one for one in region.nodes if one.op.name.endswith("quantize")):
         codes, maker = coded(node, region), region.producers.get(node.args[0])
         if codes.array is not None:
-            if codes.value.dtype is DType.INT8 and codes.zero.any():
-                return "signed weights have a zero point of 0"
             continue
         if codes.scale.size * codes.zero.size > 1:
             return "only weights have a scale for each channel"
@@ -137,8 +143,10 @@ def _mistake(region: Graph) -> str:
         if meanings.setdefault(codes.value, meaning) != meaning:
             return "integers have one scale and zero point, whoever reads them"
         zero = codes.zero.astype(codes.value.dtype.numpy)
-        if maker and maker.op.name == "clip" and not all(binding(maker, codes.scale, zero)):
-            return "a clip of which one bound alone binds is dropped"
+        if maker and maker.op.name == "clip":
+            is_empty = maker.attrs.a_min == maker.attrs.a_max
+            if is_empty or not all(binding(maker, codes.scale, zero)):
+                return "a clip of which one bound alone binds is dropped, one of equal bounds fails"
         if maker and maker.op.name == "nn.softmax" and (codes.offset or meaning[0] < 1 / 512):
             return "a softmax has the lowest zero point, and a scale of 1/512 or more"
     return ""
