@@ -8,6 +8,7 @@ import gc
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -15,16 +16,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import parser
 from tests.backends.coreml import mil
 
+import graft
 from graft.backends.coreml import runtime
 from graft.backends.coreml.backend import CoreMl
 from graft.backends.coreml.operators import EMITTERS
-from graft.base.dtypes import DType
+from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.byoc.candidates import find_candidates, placeable
+from graft.byoc.contract import Cost, Runner
 from graft.byoc.discover import Found, backend_named
-from graft.byoc.kit.conformance import broken_promises
+from graft.byoc.kit.conformance import broken_promises, conformance
 from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.synthesize import UnbuildableError, synthesize
 from graft.byoc.measure import sample
@@ -38,9 +42,32 @@ from graft.ir.types import tensor
 from graft.passes.pipeline import optimize
 from graft.rewrite.pattern import is_op
 from graft.runtime import loaders
+from graft.runtime.regions import RegionWarning
 
 if find_spec("coremltools") is None:
     pytest.skip("pip install 'graft-compiler[coreml]'", allow_module_level=True)
+
+
+class Interpreted(CoreMl):
+    """Regions are run by what `mil` says that their packages mean."""
+
+    def missing(self) -> str:
+        return ""
+
+    def price(self, region: Graph) -> Cost:
+        return Cost(1e-9)
+
+    def load(self, blob: bytes) -> Runner:
+        program = mil.read_back(blob)
+
+        def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+            with np.errstate(all="ignore"):
+                results, _ = mil.evaluate(program, inputs)
+            for output, result in zip(outputs, results, strict=True):
+                output[...] = result
+
+        return run
+
 
 COREML = CoreMl()
 KINDS = {"fp32": "float32", "fp16": "float16"}
@@ -192,6 +219,38 @@ def test_equal_regions_have_equal_packages(models_dir: Path) -> None:
 
 def test_the_backend_keeps_its_promises() -> None:
     assert broken_promises(COREML) == []
+
+
+@pytest.mark.full
+def test_the_authors_kit() -> None:
+    conformance(Interpreted()).assert_ok()
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="it runs here")
+def test_artifacts_hold_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which say, where they cannot run, that they cannot, and the host stands in if it may."""
+    monkeypatch.setattr(CoreMl, "missing", Interpreted.missing)
+    monkeypatch.setattr(CoreMl, "price", Interpreted.price)
+    monkeypatch.setattr(CoreMl, "load", Interpreted.load)
+    text = """
+        <ir_version: 10, opset_import: ["": 20]>
+        net (float[1, 3, 9, 9] x, float[4, 3, 3, 3] w) => (float[1, 4, 7, 7] y) {
+          c = Conv (x, w)
+          y = Relu (c)
+        }
+    """
+    model, path = parser.parse_model(text), tmp_path / "net.graft"
+    feeds = {"x": np.ones((1, 3, 9, 9), np.float32), "w": np.ones((4, 3, 3, 3), np.float32)}
+    options: dict[str, Any] = {"target": "coreml", "pins": ["*=coreml"]}
+    graft.compile(model, fallback="error", **options).save(path)
+    assert b"region.mlpackage/Data/com.apple.CoreML/model.mlmodel" in path.read_bytes()
+    with pytest.raises(UserError, match="this region cannot run here: Core ML runs on macOS"):
+        graft.load(path)
+    module = graft.compile(model, **options)
+    module.save(path)
+    with pytest.warns(RegionWarning, match="'coreml_0' runs on the host: .* on macOS alone"):
+        again = graft.load(path)
+    np.testing.assert_allclose(again.run(None, feeds)[0], module.run(None, feeds)[0])
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="it runs here")
