@@ -164,3 +164,12 @@ def test_single_pixels_are_not_normalised(width: int, is_taken: bool) -> None:
     model = parser.parse_model(text.replace("WIDTH", str(width)))
     found = find_candidates(optimize(import_model(model)), [Ort(CPU)])
     assert any(one.backend == f"ort:{CPU}" for one in found.candidates) == is_taken
+
+
+@pytest.mark.parametrize(("step", "is_taken"), [("0.125", True), ("0.25", False)])
+def test_a_bias_in_other_steps_than_the_products(step: str, is_taken: bool) -> None:
+    """ONNX Runtime's own fusion reads it as if it were in theirs."""
+    model = parser.parse_model(QUANTIZED.replace("float r = {0.125}", f"float r = {{{step}}}"))
+    graph = duplicate_dequantize(optimize(import_model(model)))
+    found = find_candidates(graph, [Ort(CPU)])
+    assert any(one.backend == f"ort:{CPU}" for one in found.candidates) == is_taken
