@@ -7,7 +7,16 @@ import pytest
 from tests.byoc.fakes import chain
 
 from graft.base.dims import symbol
-from graft.byoc.probe import Kind, Probe, _farther, evaluate_nearby, probe, probes
+from graft.base.dtypes import DType
+from graft.byoc.probe import (
+    Kind,
+    Probe,
+    _farther,
+    evaluate_a_step_off,
+    evaluate_nearby,
+    probe,
+    probes,
+)
 from graft.byoc.tolerance import depth_of, difference, tolerances
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
@@ -152,6 +161,22 @@ def test_movements_do_not_make_up_for_each_other() -> None:
     expected = [np.asarray(one) for one in evaluate(graph, data)]
     (nearby,) = evaluate_nearby(graph, Probe(Kind.ORDINARY, {}, data, moved), expected)
     assert (nearby != expected[0]).mean() > 0.95
+
+
+@pytest.mark.parametrize(("off", "holds"), [(1, True), (2, False)])
+def test_a_step_of_a_coarse_scale_is_many_of_a_finer_one(off: int, holds: bool) -> None:
+    g = Builder()
+    x, zero = g.input("x", tensor("float32", 8)), g.constant(np.uint8(0))
+    coarse, fine = (g.constant(np.float32(scale)) for scale in (10, 0.5))
+    codes = g("qnn.quantize", x, coarse, zero, dtype=DType.UINT8)
+    inside = g("qnn.dequantize", codes, coarse, zero)
+    graph = g.build(g("qnn.quantize", inside, fine, zero, dtype=DType.UINT8))
+    data = [np.arange(20, 100, 10, dtype=np.float32)]
+    one, (expected,) = Probe(Kind.ORDINARY, {}, data, data), evaluate(graph, data)
+    result = (np.asarray(expected) + 20 * off).astype(np.uint8)
+    nearby = evaluate_a_step_off(graph, one, [np.asarray(expected)])
+    assert (difference(graph, [result], [expected], nearby) == "") == holds
+    assert "differs" in difference(graph, [result], [expected], [expected])
 
 
 def test_the_farther_of_two_movements_counts() -> None:

@@ -104,6 +104,31 @@ def evaluate_nearby(graph: Graph, one: Probe, expected: Sequence[Array]) -> list
     return results
 
 
+def evaluate_a_step_off(graph: Graph, one: Probe, expected: Sequence[Array]) -> list[Array]:
+    """The evaluator's results where codes that the graph is quantised to inside are a step up or
+    down, as they may be; of each element the one that is farther from the expected one. A step of a
+    coarse scale is many of a finer one behind it."""
+    results = list(expected)
+    for sign in (1, -1):
+        move = partial(_stepped, graph, np.random.default_rng(0), sign)
+        moved = [np.asarray(item) for item in evaluate(graph, one.inputs, move)]
+        results = [_farther(*trio) for trio in zip(moved, results, expected, strict=True)]
+    return results
+
+
+def _stepped(
+    graph: Graph, draw: np.random.Generator, sign: int, node: Node, results: Sequence[Data]
+) -> list[Data]:
+    """What a node computes; codes that another node reads are a step off, as far as they can."""
+    codes = results[0]
+    is_inside = node.op.name == "qnn.quantize" and node.output in graph.users
+    if not is_inside or not isinstance(codes, np.ndarray) or dtype_of(codes.dtype).is_float:
+        return list(results)
+    info = integer_info(codes.dtype)
+    steps = np.where(draw.random(codes.shape) < 0.5, -sign, sign)
+    return [np.clip(codes.astype(np.int64) + steps, info.min, info.max).astype(codes.dtype)]
+
+
 def _moved_inside(
     graph: Graph, draw: np.random.Generator, node: Node, results: Sequence[Data]
 ) -> list[Data]:

@@ -25,7 +25,7 @@ from graft.byoc.candidates import find_candidates, placeable
 from graft.byoc.contract import Backend, Cost, Runner, declared
 from graft.byoc.discover import is_announced
 from graft.byoc.isolate import backend_of, pack_graph, reference_of, unpack_graph
-from graft.byoc.probe import Probe, evaluate_nearby, probes, shape_at
+from graft.byoc.probe import Probe, evaluate_a_step_off, evaluate_nearby, probes, shape_at
 from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
@@ -115,8 +115,8 @@ def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Ou
 
 @dataclass(frozen=True)
 class _Case:
-    """Inputs, the reference's results, and those where numbers are moved by a last bit; what
-    float32 may be rounded to."""
+    """Inputs, the reference's results, and those where numbers are moved by a last bit or codes by
+    a step; what float32 may be rounded to."""
 
     probe: Probe
     expected: list[Array]
@@ -133,7 +133,8 @@ def _case(graph: Graph, probe: Probe, rounding: DType) -> _Case | None:
         if len(placeable(graph)) > 1 and _makes_nan(graph, probe.inputs):
             return None
         expected = [np.asarray(item) for item in evaluate(graph, probe.inputs)]
-        nearby = expected if jumps else evaluate_nearby(graph, probe, expected)
+        others = evaluate_a_step_off if jumps else evaluate_nearby
+        nearby = others(graph, probe, expected)
         return _Case(probe, expected, nearby, rounding)
     except (GraftError, ValueError, ArithmeticError):
         return None
