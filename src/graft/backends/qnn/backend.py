@@ -16,7 +16,7 @@ from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
 from graft.byoc.contract import Cost, Limits, PatternTable, Runner
 from graft.byoc.formats import quantized as units
-from graft.byoc.formats.integer_units import coded
+from graft.byoc.formats.integer_units import coded, extents
 from graft.byoc.formats.onnx_model import to_onnx
 from graft.byoc.formats.quantized_rules import binding, split_units
 from graft.byoc.sizes import node_work, value_bytes
@@ -128,6 +128,8 @@ def _mistake(region: Graph) -> str:
         right = known.get(node.args[1]) if node.op.name in _PRODUCTS else None
         if right and (right.zero != right.shift).any():
             return "weights have their zero point in the middle"
+        if right and right.scale.size > 1 and right.axis % len(extents(right.value)):
+            return "weights have scales for channels of the result"
         if node.op.name == "nn.bias_add":
             weights = known[region.producers[node.args[0]].args[1]]
             if known[node.args[1]].scale.size != weights.scale.size:
