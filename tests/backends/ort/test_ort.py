@@ -173,3 +173,24 @@ def test_a_bias_in_other_steps_than_the_products(step: str, is_taken: bool) -> N
     graph = duplicate_dequantize(optimize(import_model(model)))
     found = find_candidates(graph, [Ort(CPU)])
     assert any(one.backend == f"ort:{CPU}" for one in found.candidates) == is_taken
+
+
+@pytest.mark.parametrize(("count", "is_taken"), [(1, True), (3, False)])
+def test_data_of_several_scales(count: int, is_taken: bool) -> None:
+    """ONNX Runtime makes a session, which fails when it runs."""
+    scales = ", ".join(["0.5", "0.25", "1.0"][:count])
+    text = f"""
+        <ir_version: 10, opset_import: ["": 20]>
+        net (uint8[1, 3] x) => (uint8[1, 2] y)
+          <float[{count}] s = {{{scales}}}, float t = {{0.25}}, float r = {{1.0}}, uint8 z = {{0}},
+           int8[2, 3] w = {{1, 2, 3, -4, -5, 6}}> {{
+          data = DequantizeLinear <axis = {1 if count > 1 else 0}> (x, s)
+          weight = DequantizeLinear (w, t)
+          product = Gemm <transB = 1> (data, weight)
+          y = QuantizeLinear (product, r, z)
+        }}
+    """
+    graph = duplicate_dequantize(optimize(import_model(parser.parse_model(text))))
+    found = find_candidates(graph, [Ort(CPU)])
+    covered = {one.pattern for one in found.candidates if one.backend == f"ort:{CPU}"}
+    assert ("quantized nn.dense" in covered) == is_taken

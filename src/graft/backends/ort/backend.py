@@ -45,9 +45,7 @@ class Ort(OnnxBackend):
         return [one for one in entries if (self.provider, one[0]) not in _INACCURATE]
 
     def supports(self, match: Match) -> Refusal | None:
-        reason = _mistake(match)
-        wrong = Refusal(f"ONNX Runtime gets it wrong: {reason}") if reason else None
-        return wrong or super().supports(match) or not_compiled(self, match)
+        return _mistake(match) or super().supports(match) or not_compiled(self, match)
 
     def compile_model(self, model: onnx.ModelProto) -> bytes:
         """The model itself, once the provider has taken all of it."""
@@ -59,18 +57,19 @@ class Ort(OnnxBackend):
         return runtime.load(blob, threads)
 
 
-def _mistake(match: Match) -> str:
+def _mistake(match: Match) -> Refusal | None:
     """What the author's kit has found ONNX Runtime itself to get wrong."""
     makers = {node.output: node for node in match.nodes}
     for node in match.nodes:
-        if len(makers) > 1 and node.op.name == "qnn.quantize" and node.args[1].tensor.size != 1:
-            return "of several scales of a result the first is read"
+        is_coded = len(makers) > 1 and node.op.name.endswith("quantize")
+        if is_coded and node.args[1].tensor.size != 1 and node.args[0] not in match.constants:
+            return Refusal("ONNX Runtime reads the first of several scales of a tensor")
         if node.op.name == "nn.instance_norm" and set((node.args[0].shape or ())[2:]) == {1}:
-            return "of single pixels a difference of large numbers is left (0.014 of 1.9)"
+            return Refusal("ONNX Runtime leaves of single pixels a difference of large numbers")
         layer = makers.get(node.args[0])
         if layer and (layer.op.name, node.op.name) == ("nn.dense", "nn.bias_add"):
             scales = (makers[one].args[1] for one in (node.args[1], *layer.args))
             bias, data, weights = (match.constants[one].ravel() for one in scales)
             if bias.size != weights.size or not np.allclose(bias, data[0] * weights, 1e-3, 0):
-                return "a bias counts steps of the products, whatever its scale"
-    return ""
+                return Refusal("ONNX Runtime counts a bias in steps of the products")
+    return None
