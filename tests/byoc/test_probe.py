@@ -183,7 +183,8 @@ def test_the_farther_of_two_movements_counts() -> None:
     one, other = np.float32([1, np.nan, 3, np.inf]), np.float32([4, 5, np.nan, np.inf])
     farther = _farther(one, other, np.float32([2, 5, 3, np.inf]))
     np.testing.assert_array_equal(farther, np.float32([4, np.nan, np.nan, np.inf]))
-    assert _farther(np.int8([1, 2]), np.int8([1, 3]), np.int8([1, 2])).tolist() == [1, 3]
+    assert _farther(np.int8([1, 3]), np.int8([9, 2]), np.int8([2, 2])).tolist() == [9, 3]
+    assert _farther(np.array([True]), np.array([False]), np.array([False])).tolist() == [True]
 
 
 def test_denormals_may_count_as_zero() -> None:

@@ -141,13 +141,14 @@ def _moved_inside(
 
 def _farther(one: Array, other: Array, origin: Array) -> Array:
     """Of two arrays, element by element the one that is farther from a third."""
-    if not dtype_of(origin.dtype).is_float:
+    dtype = dtype_of(origin.dtype)
+    if not (dtype.is_float or dtype.is_integer):
         return np.where(one != origin, one, other)
     return np.where(_distance(one, origin) >= _distance(other, origin), one, other)
 
 
 def _distance(array: Array, origin: Array) -> Array:
-    """Between floats, element by element; a NaN is infinitely far from a number."""
+    """Between numbers, element by element; a NaN is infinitely far from one."""
     wide, center = array.astype(np.float64), origin.astype(np.float64)
     is_same = (wide == center) | (np.isnan(wide) & np.isnan(center))
     with np.errstate(invalid="ignore"):  # two infinities
