@@ -120,8 +120,9 @@ def test_what_the_compiler_gets_wrong_is_refused(low: float, high: float) -> Non
 
 LAYER = """
     net (uint8[1, 3, 2, 2] x) => (uint8[1, 2, 2, 2] y)
-      <float s = {0.5}, uint8 z = {128}, TYPE[2, 3, 1, 1] w = {1, 2, 3, 4, 5, 6}, TYPE[AXES] v = {ZEROS},
-       float[AXES] t = {SCALES}, int32[2] b = {1000, -900}, float[OWN] r = {STEPS}> {
+      <float s = {0.5}, uint8 z = {128}, TYPE[2, 3, 1, 1] w = {1, 2, 3, 4, 5, 6},
+       TYPE[AXES] v = {ZEROS}, float[AXES] t = {SCALES}, int32[2] b = {1000, -900},
+       float[OWN] r = {STEPS}> {
       data = DequantizeLinear (x, s, z)
       weight = DequantizeLinear <axis = 0> (w, t, v)
       bias = DequantizeLinear <axis = 0> (b, r)
