@@ -96,9 +96,13 @@ def _moved_behind_conv(g: Builder, x: Value) -> Value:
 
 def _joined_and_shuffled(g: Builder, x: Value, y: Value) -> Value:
     joined = g("concatenate", x, y, axis=1)
-    split = g("reshape", joined, shape=[1, 2, 2, 5, 3])
+    split = g("reshape", joined, shape=[1, 2, -1, 5, 3])
     shuffled = g("transpose", split, axes=[0, 2, 1, 3, 4])
-    return g("reshape", shuffled, shape=[1, 4, 5, 3])
+    return g("reshape", shuffled, shape=[1, -1, 5, 3])
+
+
+def _joined_behind_conv(g: Builder, x: Value) -> Value:
+    return _joined_and_shuffled(g, g("nn.relu", conv(g, x)), x)
 
 
 def _viewed(g: Builder, x: Value) -> Value:
@@ -144,9 +148,14 @@ CASES: dict[str, tuple[Build, tuple[TensorType, ...], list[str]]] = {
     "movement": (_moved, (X,), ["abs+transpose+exp"]),
     "movement behind conv": (_moved_behind_conv, (IMAGE,), ["nn.conv2d+nn.relu", "transpose"]),
     "joined images that are shuffled": (
+        _joined_behind_conv,
+        (IMAGE,),
+        ["nn.conv2d+nn.relu", "concatenate", "reshape+transpose+reshape"],
+    ),
+    "joined rows that are shuffled": (
         _joined_and_shuffled,
         (IMAGE, IMAGE),
-        ["concatenate", "reshape+transpose+reshape"],
+        ["concatenate+reshape+transpose+reshape"],
     ),
     "a view of the result": (_viewed, (X,), ["exp+abs", "reshape", "expand_dims"]),
     "a view inside": (_viewed_inside, (X,), ["abs+reshape+exp"]),

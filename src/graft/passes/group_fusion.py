@@ -42,6 +42,11 @@ _MOST_NODES = 64
 _MOST_JOINED = 8
 # Where layouts change, nothing else is done: that may be a matter of names alone.
 _ALONE = "layout_transform"
+# What makes images that are stored in blocks of channels.
+_IMAGE_LAYERS = (
+    *("nn.conv2d", "qnn.conv2d", "nn.conv2d_transpose"),
+    *("nn.max_pool2d", "nn.avg_pool2d"),
+)
 
 
 # Whether there is a kernel for a composite, given the constants of the graph.
@@ -125,7 +130,7 @@ def fusion_groups(graph: Graph) -> list[tuple[Node, ...]]:
 def _groups(graph: Graph) -> dict[Node, _Group]:
     returned = set(graph.outputs)
     users = graph.users
-    epilogues = _epilogues(graph)
+    epilogues, joined_images = _epilogues(graph), _joined_images(graph)
     group_of: dict[Node, _Group] = {}
     for node in reversed(graph.nodes):
         readers = [user for value in node.outputs for user in users.get(value, ())]
@@ -137,6 +142,7 @@ def _groups(graph: Graph) -> dict[Node, _Group]:
             and all(group_of[reader] is group for reader in readers)
             and _fits(node, readers, group)
             and not (node in epilogues and (group.moves or group.heavy))
+            and not (node in joined_images and group.moves)
             and not any(one.op.name == _ALONE for one in (node, *readers))
             and not (group.is_view and not _moves(node))
             and (group.size < _MOST_NODES or node.op.name == "constant")
@@ -187,7 +193,7 @@ def _fits(node: Node, readers: list[Node], group: _Group) -> bool:
         return False
     if any(_adds_bias(reader, node) for reader in readers):
         return False
-    if any(map(_joins_many, (node, *readers))) or (group.moves and _joins_channels(node)):
+    if any(map(_joins_many, (node, *readers))):
         return False
     if node.op.kind in _HEAVY:
         return not group.heavy and all(_follows(node, other) for other in group.nodes)
@@ -203,12 +209,23 @@ def _joins_many(node: Node) -> bool:
     return node.op.name == "concatenate" and len(node.inputs) > _MOST_JOINED
 
 
-def _joins_channels(node: Node) -> bool:
-    """Whether images are joined along their channels. That and moving images are kernels for
-    blocks of channels each; both in one would be for rows alone, between layers on blocks."""
-    if node.op.name != "concatenate" or node.output.tensor.rank != 4:
-        return False
-    return bool(node.attrs.axis % 4 == 1)
+def _joined_images(graph: Graph) -> set[Node]:
+    """Concatenations of what layers on images make along its channels. These and moving images are
+    kernels for blocks of channels each; both in one would be for rows alone."""
+    images: set[Node] = set()
+    joined: set[Node] = set()
+    for node in graph.nodes:
+        sources = (graph.producers.get(value) for value in node.args)
+        if node.op.name in _IMAGE_LAYERS:
+            images.add(node)
+        elif not any(source in images for source in sources):
+            continue
+        elif node.op.kind.is_pointwise:
+            images.add(node)
+        elif node.op.name == "concatenate" and node.attrs.axis in (1, -3):
+            images.add(node)
+            joined.add(node)
+    return joined
 
 
 def _follows(heavy: Node, other: Node) -> bool:
