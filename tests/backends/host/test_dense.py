@@ -16,6 +16,7 @@ from graft.backends.host.kernels.product import (
     default_schedule,
 )
 from graft.base.dtypes import DType
+from graft.target.machine import MACHINES
 from graft.target.target import Target, named_target
 
 
@@ -78,6 +79,20 @@ def test_integers_are_refused() -> None:
     case = Case()
     x, w = case.input(2, 3, dtype="int32"), case.constant(4, 3, dtype="int32")
     assert "not of float32" in refusal(dense, case, case("nn.dense", x, w))
+
+
+@pytest.mark.parametrize("name", ["znver3", "znver4", "icelake-server", "neoverse-v1"])
+@pytest.mark.parametrize("cores", [1, 2, 8])
+def test_a_row_has_sums_enough_for_their_latency(name: str, cores: int) -> None:
+    """One sum for a row waited for each multiply-add before it; the cores share the panels."""
+    machine = replace(MACHINES[name], cores=cores)
+    target = replace(named_target("x86-64-v3"), machine=machine)
+    lanes = target.lanes(DType.FLOAT32)
+    for panels in (4, 20, 64):
+        schedule = default_schedule(target, DType.FLOAT32, 1, panels * lanes)
+        shares = -(-panels // schedule.vectors) / cores
+        assert schedule.vectors > 1 or shares < 2
+    assert default_schedule(target, DType.FLOAT32, 4, 4096).vectors > 1
 
 
 def test_packed_weights() -> None:

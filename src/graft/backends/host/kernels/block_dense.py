@@ -20,7 +20,6 @@ from graft.backends.host.kernel_template import Layout, Plan, kernel_template
 from graft.backends.host.kernels.dense import pack_units
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.product import (
-    ENOUGH_PANELS,
     MANY,
     WIDEST_PANEL,
     OutputVector,
@@ -52,6 +51,9 @@ from graft.loop.ir import (
 )
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
+
+# Panels that the threads should at least have to share.
+_ENOUGH_PANELS = 16
 
 BLOCKS = "mixed.block_dense"
 PER_WORD = 8  # codes of 4 bits
@@ -95,7 +97,7 @@ def default_schedule(target: Target, rows: Dim, units: int) -> ProductSchedule:
 
     vectors = WIDEST_PANEL
     while vectors > 1 and (
-        most_rows(vectors) < min(known, WIDEST_PANEL) or units < ENOUGH_PANELS * lanes * vectors
+        most_rows(vectors) < min(known, WIDEST_PANEL) or units < _ENOUGH_PANELS * lanes * vectors
     ):
         vectors //= 2
     return ProductSchedule(min(known, most_rows(vectors)), vectors, lanes)

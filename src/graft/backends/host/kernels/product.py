@@ -43,6 +43,8 @@ from graft.target.register_tile import (
     data_cycles,
     most_pixels,
     resume_cycles,
+    step_cycles,
+    stream_cycles,
     tile_cycles,
     weight_cycles,
 )
@@ -53,8 +55,6 @@ FEW_ROWS = 4
 MANY = 1024
 WIDEST_PANEL = 4
 MANY_REGISTERS = 32
-# Panels that the threads should at least have to share.
-ENOUGH_PANELS = 16
 # Jobs for each core where they are groups of blocks: some, so that threads share evenly.
 JOBS_PER_CORE = 2
 LEAST_PART = 64  # of the depth: below it, taking sums up again costs more than it saves
@@ -88,16 +88,26 @@ def default_schedule(target: Target, dtype: DType, rows: Dim, columns: Dim) -> P
     rows = rows if isinstance(rows, int) else MANY
     columns = columns if isinstance(columns, int) else MANY
     if rows <= FEW_ROWS:
-        vectors = WIDEST_PANEL
-        while vectors > 1 and (
-            (rows + 1) * vectors >= target.vector_registers
-            or columns < ENOUGH_PANELS * lanes * vectors
-        ):
-            vectors //= 2
+        vectors = _panel_vectors(target, dtype, rows, columns)
     else:
         widest = WIDEST_PANEL if target.vector_registers >= MANY_REGISTERS else 2
         vectors = min(range(widest, 0, -1), key=lambda v: -(-columns // (v * lanes)) * v)
     return ProductSchedule(min(rows, most_pixels(target.vector_registers, vectors)), vectors, lanes)
+
+
+def _panel_vectors(target: Target, dtype: DType, rows: int, columns: int) -> int:
+    """The vectors of a panel for few rows: sums enough for the latency of multiply-adds, and panels
+    enough for all cores, in the fewest cycles of the core with the most. Of equals the widest one,
+    which streams best."""
+    machine, lanes = target.machine, target.lanes(dtype)
+
+    def cycles(vectors: int) -> float:
+        panels = -(-columns // (vectors * lanes))
+        incoming = stream_cycles(machine, vectors * lanes * dtype.numpy.itemsize, 0)
+        return -(-panels // machine.cores) * step_cycles(machine, rows, vectors, incoming)
+
+    fitting = (v for v in (WIDEST_PANEL, 2, 1) if (rows + 1) * v < target.vector_registers)
+    return min(fitting, key=cycles, default=1)
 
 
 def blocked_schedule(
