@@ -291,7 +291,7 @@ def _changes_numpy(_inputs: Any, _outputs: Any, results: list[Array]) -> Any:
 UPWARDS = 0x800 if platform.machine() == "x86_64" else 0x400000
 # What a backend may do: results are right, and what it would leave behind is undone.
 HARMLESS: dict[str, Callable[..., Any]] = {
-    "memory of its own as the result": _shared_buffer,
+    "returns its own buffer": _shared_buffer,
     "strided result": _strided,
     "column-major result": _column_major,
     "read-only result": _read_only,
