@@ -60,7 +60,7 @@ _UNREACHED = (
     " one system on a chip, and what is counted is the rearranging of tensors on the host. Calls"
     " from the host to the chip are counted as far as the backends declare them: 100 µs for"
     " `qnn` and 10 µs for `fpga`, both assumed, nothing for the others, and for each region"
-    " what it takes to call a thread that sleeps (`graft backends --machine`: about 20 µs)."
+    " what it takes to wake a sleeping thread (`graft backends --machine`: about 20 µs)."
 )
 
 

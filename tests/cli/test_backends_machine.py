@@ -18,7 +18,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     host = host_target().machine
     assert lines[0] == f"this machine: {host.summary} ({host.name})"
     rows = [line.split() for line in lines]
-    assert ["multiply-adds", "per", "cycle", f"{host.vector_fmas:g}", "table"] in rows
+    assert ["FMAs", "per", "cycle", f"{host.vector_fmas:g}", "table"] in rows
     assert any(row[:1] == ["cores"] and row[-1] == "system" for row in rows)
 
 

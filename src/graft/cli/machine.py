@@ -35,7 +35,7 @@ class Description:
         vectors = f"{target.vector_bits} bits, {target.vector_registers} registers"
         yield from table([("tuned for", target.cpu), ("vectors", vectors)])
         features = paragraph(" ".join(target.features))
-        yield from section("Features that code relies on", [features])
+        yield from section("Required CPU features", [features])
         yield from section("Core", table(self._core(), ("", "", "source"), right=(1,)))
         header = ("level", "size", "source", "B/cycle", "GB/s", "source", "shared by", "source")
         yield from section("Memory", table(self._memory(), header, right=(1, 3, 4)))
@@ -45,8 +45,8 @@ class Description:
     def _core(self) -> list[tuple[str, str, str]]:
         machine, source = self.known.machine, self.known.source
         rows = [
-            ("multiply-adds per cycle", f"{machine.vector_fmas:g}", source("vector_fmas")),
-            ("cycles until a sum is ready", f"{machine.fma_latency}", source("fma_latency")),
+            ("FMAs per cycle", f"{machine.vector_fmas:g}", source("vector_fmas")),
+            ("FMA latency, cycles", f"{machine.fma_latency}", source("fma_latency")),
             ("loads per cycle", f"{machine.vector_loads:g}", source("vector_loads")),
             ("stores per cycle", f"{machine.vector_stores:g}", source("vector_stores")),
             ("GHz under vector load", f"{machine.gigahertz:g}", source("gigahertz")),
@@ -81,10 +81,10 @@ class Description:
     def _between(self) -> list[tuple[str, str, str]]:
         machine, source = self.known.machine, self.known.source
         rows = (
-            ("µs to call a thread that sleeps", machine.calling_seconds * 1e6, "calling_seconds"),
-            ("µs to meet after a kernel", machine.meeting_seconds * 1e6, "meeting_seconds"),
+            ("µs to wake a sleeping thread", machine.calling_seconds * 1e6, "calling_seconds"),
+            ("µs per barrier of two threads", machine.meeting_seconds * 1e6, "meeting_seconds"),
             (
-                "B/cycle that another core has written",
+                "B/cycle from another core's caches",
                 machine.crossing_bytes_per_cycle,
                 "crossing_bytes_per_cycle",
             ),
@@ -92,9 +92,9 @@ class Description:
         return [(words, f"{number:.2g}", source(name)) for words, number, name in rows]
 
     def _one_core(self) -> Iterator[Block]:
-        """Why nothing of it was measured."""
+        """Say so if nothing could be measured between cores."""
         if self.cores == 1 and self.known.source(BETWEEN_CORES[0]) != MEASURED:
-            yield paragraph("This process may use one core only, so that none of it is measured.")
+            yield paragraph("This process may use one core only, so nothing was measured here.")
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values: each number with its source."""
