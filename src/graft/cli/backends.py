@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 DESCRIPTION = """\
-List the backends that `--target` can name: those of installed packages, which announce
-them in the entry-point group graft.backends. Says what this machine lacks to run one,
-what is wrong with its patterns, and which packages bring one that does not load.
+List the targets for `--target`: the backends of installed packages, found through the
+entry-point group graft.backends. Reports what this machine lacks to run each, errors in
+its patterns, and packages whose backend does not load.
 
-With --machine, print the numbers that kernels for this machine, or for a named one, are
-chosen by, each with its source: the table of microarchitectures, the system, or what was
-measured when Graft first compiled here ($GRAFT_CALIBRATE=0: nothing is measured)."""
+With --machine, print the machine model that kernels are chosen by, for this machine or a
+named one. The source of each number is the table of microarchitectures, the operating
+system, or a calibration at the first compilation (off with $GRAFT_CALIBRATE=0)."""
 EXAMPLES = """\
   graft backends
   graft backends --json
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=HOST,
         choices=known_targets(),
-        help="print this machine in numbers, or the one of that name",
+        help="print the machine model of this machine, or of the named one",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -12,10 +12,9 @@ from graft.llvm.cache import Usage, default_cache
 from graft.target.calibrate import clear_calibrations
 
 DESCRIPTION = """\
-Show the cache of compiled kernels: compiling a model again takes from it what it
-knows. Beside them are the prices that placement has measured, and what calibration has
-found out about this machine (`graft backends --machine`). $GRAFT_CACHE_DIR moves them
-all; the least recently used kernels go when the cache is full."""
+Show the cache of compiled kernels, which later compilations reuse. The same folder
+holds measured prices, and the calibration of this machine (`graft backends --machine`).
+Set $GRAFT_CACHE_DIR to move it; a full cache evicts the least recently used kernels."""
 EXAMPLES = """\
   graft cache             where it is and how full
   graft cache --clear     remove all kernels and prices; calibrate anew

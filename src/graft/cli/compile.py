@@ -51,8 +51,8 @@ from graft.stages import Imported, Optimized, import_graph, link, lower, optimiz
 from graft.target.target import HOST, known_targets
 
 DESCRIPTION = """\
-Compile a model for this machine, or another one, and save it, or print what is there
-at a stage of the compiler. The stages, in order:
+Compile a model for this machine or another one and save it, or print one stage of
+the compiler. The stages, in order:
   graph        as imported, with the ONNX names
   optimized    after the frontend passes
   plan         which backend runs what (with --target)
@@ -62,7 +62,7 @@ at a stage of the compiler. The stages, in order:
   llvm         each kernel as LLVM gets it
   asm          each kernel as assembly
   program      the instructions that run the kernels, and the memory they work in
-The machines, by what code for them relies on (all run Linux):
+The machines, with the instruction set that their code requires (all run Linux):
 """ + "\n".join(f"  {name:<12} {summary}" for name, summary in known_targets().items())
 EXAMPLES = """\
   graft compile model.onnx -o model.graft                  for `graft run`, `graft.load`
@@ -101,14 +101,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         metavar="N",
         type=positive,
-        help="how many run the file unless told otherwise (default: one per core)",
+        help="default number of threads of the file (default: one per core)",
     )
     add_machine_argument(parser, known_targets(), "one of those above")
     add_accuracy_argument(parser)
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="say on standard error what each pass did"
+        "-v", "--verbose", action="store_true", help="report each pass on standard error"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object on the file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object about the file")
     add_placement_arguments(parser)
     add_strict_import_argument(parser)
 

@@ -50,10 +50,9 @@ from graft.passes.pipeline import PassReport
 from graft.stages import Imported, Optimized, optimize, partition_graph
 
 DESCRIPTION = """\
-Take ResNet-18 from its ONNX file to numbers, and say at each step what happens:
-import, passes, fusion, what an accelerator could run, what it is given and why,
-a check of the results, a timing beside the host alone; and the plan for a
-simulated device."""
+Compile and run ResNet-18 from its ONNX file and explain each step: import, passes,
+fusion, the candidates of an accelerator, the placement and its reasons, a check of
+the results, a timing against the host alone; and the plan for a simulated device."""
 EXAMPLES = """\
   graft demo
 """
@@ -106,7 +105,7 @@ def execute(options: argparse.Namespace) -> int:
             module = compile(optimized, [backend.name, HOST_BACKEND], report=tell)
         title = f"4. Candidates: what could {backend.name} run?"
         print_lines(section(title, _candidates(result, backend)))
-        print_lines(section("5. Plan: who runs what, and what that takes", _plan(result, module)))
+        print_lines(section("5. Plan: placement and predicted times", _plan(result, module)))
     print_lines(section("6. Check: the right numbers?", _check(walk, module)))
     print_lines(section("7. Run: one image", _timing(walk, optimized, module, backend)))
     title = "8. Another accelerator: simnpu, which is simulated"

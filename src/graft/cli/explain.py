@@ -1,4 +1,4 @@
-"""`graft explain`: a model and backends in; who runs what, why, and what would change that, out."""
+"""`graft explain`: a model and backends in; the placement, its reasons and alternatives out."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ from graft.stages import (
 )
 
 DESCRIPTION = """\
-Say who would run what of a model and why: the regions of each backend and what they
-take, other plans beside the chosen one, per node the refusals and the alternatives with
-their prices, and what would change all this. Launches are what backends declare,
-without the guard of a region (some 20 µs where there is a deadline). The model is not
-run, but for what is timed to price it. Of a .graft file: who runs what, as it was
-placed when it was compiled, and the memory that its programs work in; nothing is run."""
+Explain the placement of a model: the regions of each backend with their prices, other
+plans beside the chosen one, per node the refusals and the alternatives with their
+prices, and what would change the result. Launch costs are declared by backends and
+exclude the guard of a region (some 20 µs with a deadline). The model is not run, except
+for timings that prices need. For a .graft file: the placement at compile time, and the
+memory of its segments; nothing is run."""
 EXAMPLES = """\
   graft explain model.onnx --target onednn,host            a summary
   graft explain model.onnx --target onednn,host --node /layer1/conv1/Conv
@@ -107,14 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="backends to place a model on, separated by commas; see `graft backends`",
     )
     add_pin_argument(parser)
-    add_shapes_argument(parser, "the size of a dynamic dim, as batch=8, of the variant to explain")
+    add_shapes_argument(parser, "explain the variant for this size of a dim, as batch=8")
     parser.add_argument(
-        "--node", metavar="NAME", help="all about one node: its ONNX name, or a value it makes"
+        "--node", metavar="NAME", help="details of one node, by ONNX name or result"
     )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page to look around in")
-    parser.add_argument("--measure", action="store_true", help="run the best plans end to end, too")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write an interactive page")
+    parser.add_argument("--measure", action="store_true", help="time the best plans, too")
     parser.add_argument(
-        "--threads", metavar="N", type=positive, help="of native code (default: one per core)"
+        "--threads", metavar="N", type=positive, help="number of threads (default: one per core)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_containment_arguments(parser)

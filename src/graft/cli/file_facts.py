@@ -287,7 +287,7 @@ def placement_lines(facts: FileFacts) -> Iterator[Block]:
     """What `graft explain` prints."""
     placement_facts = facts.placement.facts
     yield str(facts.path)
-    yield f"  {facts.placement or 'the file does not tell who runs what'}"
+    yield f"  {facts.placement or 'the file contains no placement'}"
     regions = list(_region_rows(facts))
     if regions:
         header = ("region", "backend", "nodes", "MACs", "if it fails")

@@ -79,7 +79,7 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         type=_input_file,
         action="append",
         default=[],
-        help="an input from a .npy file; or an .npz archive, NAME= left out, of inputs by name",
+        help="an input from a .npy file; or, without NAME=, an .npz archive of inputs by name",
     )
     parser.add_argument(
         "--dim",
@@ -88,14 +88,14 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         type=_dim_value,
         action="append",
         default=[],
-        help="the value of a dynamic dim (unless given, 224 along images and 1 elsewhere)",
+        help="the value of a dynamic dim (default: 224 for image sides, 1 elsewhere)",
     )
     parser.add_argument(
         "--seed",
         metavar="N",
         type=_count,
         default=0,
-        help="of generated inputs: normal floats, pixels from 0 to 1, integers from 0 to 9"
+        help="seed of generated inputs: normal floats, pixels from 0 to 1, integers from 0 to 9"
         " (default 0)",
     )
 

@@ -47,16 +47,15 @@ from graft.passes.group_fusion import group_fusion
 from graft.passes.pipeline import optimize
 
 DESCRIPTION = """\
-Say what is in an ONNX model: inputs and outputs, operators, parameters,
-arithmetic, dynamic dims, and what becomes of it in Graft. Exit code 0 if Graft
-can import it; otherwise 1, with every node that stands in the way. Of a .graft
-file: what made it, for which machine, who runs what, and what loading it needs;
-exit code 0 if it can run here."""
+Summarise an ONNX model: inputs and outputs, operators, parameters, arithmetic,
+dynamic dims, and the result of importing it. Exit code 0 if Graft can import it;
+otherwise 1, with every node that prevents it. For a .graft file: its origin, target
+machine, placement, and what loading it needs; exit code 0 if it can run here."""
 EXAMPLES = """\
   graft inspect model.onnx                    a summary
   graft inspect model.onnx --text | less      the imported graph as text
   graft inspect model.onnx --json             the summary for programs
-  graft inspect model.graft                   what a compiled file holds and needs
+  graft inspect model.graft                   what a compiled file contains and needs
 """
 
 # How many of the dims that only the data decide are listed.
@@ -112,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX or .graft file")
     add_strict_import_argument(parser)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--text", action="store_true", help="print the imported graph, nothing else")
+    form.add_argument("--text", action="store_true", help="print only the imported graph")
     form.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -26,24 +26,24 @@ from graft.cli.terminal import mark, print_note
 # One line each; the command is the module of that name in this package, with `_` for `-`, or the
 # module `command` of a folder of that name.
 COMMANDS = {
-    "inspect": "say what is in a model or compiled file, and whether Graft can take it",
+    "inspect": "summarise a model or compiled file, and whether Graft can import it",
     "compile": "compile a model into a file, or print a stage of the compiler",
-    "quantize": "quantise a model to 8 bits where that pays, within an error budget",
+    "quantize": "quantise a model to 8 bits where that pays off, within an error budget",
     "run": "run a model, or a compiled file, on given or generated inputs",
     "check": "compare a model's results with ONNX Runtime's",
-    "explain": "say who runs what of a model, why, and what would change that",
-    "backends": "list the backends that a model can be placed on",
-    "new-backend": "write a package that grafts a backend of your own onto the compiler",
+    "explain": "explain which backend runs each part of a model, and why",
+    "backends": "list the available backends, or describe this machine",
+    "new-backend": "generate a package with a backend of your own",
     "bench": "time a model in Graft and in other runtimes, side by side",
     "cache": "show or clear the cache of compiled kernels",
-    "demo": "walk through the whole compiler on a small network",
+    "demo": "walk through the whole compiler on ResNet-18",
 }
 
 _FOLDERS = ("bench", "check")
 
 OK, FAILED, USAGE, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
-_DESCRIPTION = "Graft compiles and runs ONNX models, on whatever backends are grafted onto it."
+_DESCRIPTION = "Graft compiles and runs ONNX models, on the host CPU and on pluggable backends."
 _EPILOG = """\
 examples:
   graft demo                                    a walk through the compiler
@@ -51,12 +51,12 @@ examples:
   graft run model.onnx --dim batch=4            run it on generated inputs
   graft check model.onnx                        compare with ONNX Runtime
   graft bench model.onnx                        time it beside other runtimes
-  graft backends                                who could run parts of it?
-  graft explain model.onnx --target simnpu,host   who would run what, and why?
+  graft backends                                available backends
+  graft explain model.onnx --target simnpu,host   placement, with reasons
   graft new-backend mynpu                       write a backend of your own
   graft compile model.onnx -o model.graft       compile it into a file
-  graft quantize model.onnx --data images/      8 bits where that pays
-  graft run model.graft --profile               run the file; where does the time go?
+  graft quantize model.onnx --data images/      8 bits where that pays off
+  graft run model.graft --profile               run the file and time each kernel
   graft compile model.onnx --emit optimized     the graph after the passes
 
 `graft COMMAND --help` explains a command and has more examples.

@@ -18,8 +18,8 @@ from graft.cli.options import UsageError
 from graft.cli.report import print_json, print_lines, print_verbatim
 
 DESCRIPTION = """\
-Write a package that grafts a backend onto the compiler: entry points, a backend
-that computes with NumPy, tests and a README. It works as it is; make it yours."""
+Generate a backend package: entry points, a backend that computes with NumPy, tests
+and a README. It works unmodified; replace its kernels with yours."""
 EXAMPLES = """\
   graft new-backend mynpu                        into ./graft-mynpu
   graft new-backend mynpu --directory ~/mynpu    somewhere else

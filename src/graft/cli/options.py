@@ -1,4 +1,4 @@
-"""The options that commands share: a command line in, what `graft.compile` is asked out.
+"""Options shared by commands: a command line in, arguments of `graft.compile` out.
 
 Knows nothing of the compiler: a compiled file runs without it.
 """
@@ -31,7 +31,7 @@ def add_strict_import_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--strict-import",
         action="store_true",
-        help="refuse models that break ONNX's rules, also where ONNX Runtime only warns",
+        help="reject models that violate ONNX's rules, even if ONNX Runtime only warns",
     )
 
 
@@ -39,7 +39,7 @@ def add_accuracy_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--accuracy",
         choices=ACCURACIES,
-        help="strict rules out algorithms that trade accuracy for speed",
+        help="strict excludes algorithms that trade accuracy for speed (Winograd, Strassen)",
     )
 
 
@@ -63,7 +63,7 @@ def add_target_argument(parser: argparse._ActionsContainer) -> None:
         "--target",
         metavar="NAMES",
         type=targets,
-        help="backends to use, separated by commas (default: the host alone); see `graft backends`",
+        help="backends to use, separated by commas (default: host); see `graft backends`",
     )
 
 
@@ -73,13 +73,13 @@ def add_pin_argument(parser: argparse._ActionsContainer) -> None:
         metavar="NODES=NAME",
         action="append",
         default=[],
-        help="run nodes whose name fits on that backend, or with =!NAME anywhere else; repeatable",
+        help="pin nodes that match a glob to a backend, or with =!NAME exclude it; repeatable",
     )
 
 
 def add_shapes_argument(
     parser: argparse._ActionsContainer,
-    what: str = "sizes of a dynamic dim, as batch=1,8, to compile variants for",
+    what: str = "compile specialised variants for these sizes of a dim, as batch=1,8",
 ) -> None:
     parser.add_argument(
         "--shapes",
@@ -110,28 +110,28 @@ def shapes_of(options: argparse.Namespace) -> dict[str, list[int]]:
 def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare all of them."""
     add_shapes_argument(parser)
-    group = parser.add_argument_group("who runs what")
+    group = parser.add_argument_group("placement")
     add = group.add_argument
     add_target_argument(group)
     add_pin_argument(group)
     add("--plan", metavar="FILE", type=Path, help="replay this plan instead of choosing one")
-    add("--save-plan", metavar="FILE", type=Path, help="write the plan there, to edit or replay")
-    add("--measure", action="store_true", help="run the best plans end to end, keep the fastest")
+    add("--save-plan", metavar="FILE", type=Path, help="write the plan, to edit or replay")
+    add("--measure", action="store_true", help="time the best plans, keep the fastest")
     add(
         "--fallback",
         choices=FALLBACKS,
-        help="when an accelerator fails at run time: its part runs on the host (default), or error;"
-        " 'host', when given, also lets the host run what is pinned elsewhere and cannot run there",
+        help="if an accelerator fails at run time: run its region on the host (default), or error;"
+        " 'host', if given, also lets the host run pinned nodes that their backend rejects",
     )
     add(
         "--no-check",
         action="store_true",
-        help="trust regions without comparing them with the host first",
+        help="skip the compile-time comparison of regions with the host",
     )
     add(
         "--verify",
         choices=VERIFICATIONS,
-        help="compare results of accelerators with the host's while the model runs: the first runs"
+        help="compare results of accelerators with the host's at run time: the first runs"
         " and a sample of later ones (default), every run, or none",
     )
     add_containment_arguments(group)
@@ -143,13 +143,13 @@ def add_containment_arguments(parser: argparse._ActionsContainer) -> None:
         "--deadline",
         metavar="S",
         type=seconds,
-        help="how many seconds an accelerator may take to price, compile, load or run something"
-        " (default: 60 at first, then 100 times what a run took, at least 10; inf: no limit)",
+        help="time limit in seconds for an accelerator to price, compile, load or run a region"
+        " (default: 60 at first, then 100 times the longest run, at least 10; inf: none)",
     )
     parser.add_argument(
         "--isolation",
         choices=ISOLATIONS,
-        help="run accelerators in processes of their own, which may crash (default: as they say)",
+        help="run accelerators in separate processes, which may crash (default: per backend)",
     )
 
 
@@ -185,7 +185,7 @@ def add_machine_argument(
         "--machine",
         metavar="NAME",
         choices=list(known),
-        help=f"the machine to compile for, {listed}; by default this one",
+        help=f"the machine to compile for, {listed} (default: this one)",
     )
 
 

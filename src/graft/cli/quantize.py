@@ -63,13 +63,12 @@ from graft.stages import import_graph, optimize
 from graft.target.target import HOST, known_targets
 
 DESCRIPTION = """\
-Quantise a float model to 8 bits where that pays: calibrate on sample data, measure what
-each layer gains and what it adds to the error of the outputs, choose the fastest mix of
-precisions within the budget, and measure it as a whole on samples that were not
-calibrated on. What is written is never slower than the float model, as measured here, and
-within the budget on unseen data like the samples, with 99 % confidence. Data are a folder
-of .npy, .npz or image files, one sample each or many along the first axis, or one such
-file."""
+Quantise a float model to 8 bits where that pays off: calibrate on sample data, measure
+each layer's speed-up and its contribution to the output error, choose the fastest mix of
+precisions within the budget, and validate it as a whole on held-out samples. The result
+is never slower than the float model, as measured here, and within the budget on unseen
+data like the samples, with 99 % confidence. Data are a folder of .npy, .npz or image
+files, one sample each or many along the first axis, or one such file."""
 EXAMPLES = f"""\
   graft quantize model.onnx --data images/ -o model-int8.onnx
   graft quantize model.onnx --data samples.npy --budget 1% -o model{SUFFIX}
@@ -88,34 +87,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--data",
         metavar="PATH",
-        help=f"samples of what the model will see; '{RANDOM}' makes some up, which is good for"
-        " times and worth nothing for accuracy",
+        help=f"representative samples; '{RANDOM}' generates some, which is enough for"
+        " times but says nothing about accuracy",
     )
     add(
         "--budget",
         metavar="SHARE",
         type=_budget,
-        help=f"what the outputs may lose: a relative error (default {DEFAULT_BUDGET}), or"
+        help=f"the error budget: a relative error of the outputs (default {DEFAULT_BUDGET}), or"
         " top1=SHARE of samples whose largest output stays the same",
     )
     add(
         "--precision",
         choices=(AUTO, *INTEGERS, BRAIN, HALF),
         default=AUTO,
-        help=f"{AUTO}: what pays within the budget (default); {INTEGER}: every layer that can be;"
+        help=f"{AUTO}: what pays off within the budget (default); {INTEGER}: every supported layer;"
         f" {WIDE}, {NIBBLE}: the same with activations of 16 bits, or weights of 4, for devices"
-        f" that have these; {BRAIN}, {HALF}: layers that are faster in 16 bits",
+        f" that support them; {BRAIN}, {HALF}: layers that are faster in 16 bits",
     )
     add(
         "--ranges",
         choices=tuple(METHODS),
         default="mse",
-        help="how the range of activations is chosen (default: mse)",
+        help="method for the ranges of activations (default: mse)",
     )
-    add("--mean", metavar="M,M,M", type=_numbers, help="taken off pixels (0 to 1) of images")
-    add("--std", metavar="S,S,S", type=_numbers, help="that pixels of images are divided by")
+    add("--mean", metavar="M,M,M", type=_numbers, help="subtracted from pixels (0 to 1) of images")
+    add("--std", metavar="S,S,S", type=_numbers, help="pixels of images are divided by it")
     add("-o", "--output", metavar="FILE", type=Path, help=f"an {ONNX} or {SUFFIX} file to write")
-    add("--threads", metavar="N", type=positive, help="how many run it (default: one per core)")
+    add("--threads", metavar="N", type=positive, help="number of threads (default: one per core)")
     listed = "one whose code this one runs (`graft compile --help` lists them)"
     add_machine_argument(parser, known_targets(), listed)
     add("--html", metavar="FILE", type=Path, help="write a page that plots time against error")

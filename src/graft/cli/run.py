@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Run a model, or a .graft file that `graft compile` has saved, once, on given or
 generated inputs, and summarise its outputs. A dim that two inputs share has one
-value; a dim that nothing sets is 1. With --profile, say where the time goes."""
+value; an unset dim is 1. With --profile, time each kernel."""
 EXAMPLES = """\
   graft run model.onnx                                generated inputs
   graft run model.onnx --dim batch=4 --seed 7         of another size, other numbers
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the ONNX or .graft file")
     add_input_arguments(parser)
     parser.add_argument(
-        "--threads", metavar="N", type=positive, help="of native code (default: one per core)"
+        "--threads", metavar="N", type=positive, help="number of threads (default: one per core)"
     )
     add_accuracy_argument(parser)
     parser.add_argument(
@@ -112,14 +112,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         action="append",
         default=[],
-        help="write the values of these nodes or values, separated by commas, or of `all`",
+        help="write the results of these nodes or values, separated by commas, or of `all`",
     )
     parser.add_argument(
-        "--dump-to", metavar="DIR", type=Path, help="with --dump: where (default MODEL-dump)"
+        "--dump-to", metavar="DIR", type=Path, help="folder for --dump (default MODEL-dump)"
     )
-    parser.add_argument("--profile", action="store_true", help="measure each kernel")
+    parser.add_argument("--profile", action="store_true", help="time each kernel")
     parser.add_argument(
-        "--trace", metavar="FILE", type=Path, help="with --profile: write trace events there"
+        "--trace", metavar="FILE", type=Path, help="with --profile: write trace events to a file"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_strict_import_argument(parser)

@@ -58,14 +58,14 @@ from graft.runtime.session import count_threads
 DESCRIPTION = """\
 Time Graft beside other runtimes, all with the same number of threads. Outputs are
 compared first, with the tolerances of `graft check`: a contender that differs, fails
-or is not installed is reported and not timed. The others take turns in short rounds
+or is not installed is reported and not timed. The others alternate in short rounds
 until the ratios of their times are known to 2 %, or a limit is reached. With
 --no-peers, Graft is timed alone. Exit code 0 unless nothing could be compared."""
 EXAMPLES = """\
   graft bench model.onnx                          with every peer that is installed
   graft bench model.onnx --peers onnxruntime --threads 1
   graft bench model.onnx --no-peers               Graft alone
-  graft bench model.onnx --accuracy strict        without algorithms that round more
+  graft bench model.onnx --accuracy strict        without Winograd and Strassen
   graft bench a.onnx b.onnx --batch 8 --seconds 120 --json
   graft bench model.onnx --dim length=128 --markdown >> results.md
   graft bench model.onnx --dim batch=8 --shapes batch=8   Graft with a variant for it

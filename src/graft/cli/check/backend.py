@@ -30,13 +30,13 @@ _HERE = "this process"  # the origin of backends that no package announces
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what checking a backend takes."""
     group = parser.add_argument_group("checking a backend instead of a model")
-    group.add_argument("--backend", metavar="NAME", help="does this backend do what it says?")
+    group.add_argument("--backend", metavar="NAME", help="test this backend")
     group.add_argument(
         "--examples",
         metavar="N",
         type=positive,
-        help=f"graphs to make up for each pattern (default {_EXAMPLES}), beside one of each dtype"
-        " that none of these is of; see also --seed and --deadline",
+        help=f"graphs to generate for each pattern (default {_EXAMPLES}), plus one of each dtype"
+        " that these miss; see also --seed and --deadline",
     )
 
 

@@ -64,32 +64,32 @@ from graft.ir.graph import Graph
 from graft.module import Placement
 
 DESCRIPTION = """\
-Compare a model's results with ONNX Runtime's on given or generated inputs. The
-outputs' floats may differ by atol + rtol * |expected|, all else not at all. Where
-outputs differ, say which of Graft's passes introduces the difference, or which
-node: each is judged on ONNX Runtime's operands, and where its results are larger
-than 1, atol is taken in proportion to them. Exit code 0 if everything agrees.
+Compare a model's results with ONNX Runtime's on given or generated inputs. Float
+outputs may differ by atol + rtol * |expected|, all others must be equal. If outputs
+differ, find the pass of Graft that introduces the difference, or the node: nodes are
+compared on ONNX Runtime's operands, and if results exceed 1, atol is scaled with
+them. Exit code 0 if everything agrees.
 
-Of a .graft file: its checksums are compared, it is run twice on the inputs, and
-both runs have to agree; outputs that are not finite are counted. With --against
-MODEL its outputs are compared with the reference evaluator's on that model.
+For a .graft file: verify its checksums, run it twice on the inputs and compare the
+runs; outputs that are not finite are counted. With --against MODEL, compare its
+outputs with the reference evaluator's on that model.
 
-With --reduce, a model that differs, fails or crashes in Graft is made smaller as
-long as it does: nodes are dropped, what they read becomes inputs with ONNX
-Runtime's values, sizes shrink. What is left is written and checked again.
+With --reduce, a model that differs, fails or crashes in Graft is reduced while it
+does: nodes are removed, their results become inputs with ONNX Runtime's values, sizes
+shrink. The result is written and checked again.
 
-With --backend, check a backend on made-up graphs: what it accepts has to compile,
-run and equal the reference. A failure is shown as a graph of a few lines."""
+With --backend, test a backend on generated graphs: what it accepts must compile, run
+and equal the reference. A failure is reported as a graph of a few lines."""
 EXAMPLES = """\
   graft check model.onnx                         on generated inputs
   graft check model.onnx --dim batch=3 --seed 1
   graft check model.onnx --input x=x.npy --rtol 1e-5 --atol 1e-6
-  graft check model.onnx --nodes                 compare every value inside, too
+  graft check model.onnx --nodes                 compare all intermediate values, too
   graft check model.onnx --target onednn,host    with an accelerator
-  graft check model.graft                        a compiled file, on its own
-  graft check model.graft --against model.onnx   and beside its model
+  graft check model.graft                        a compiled file alone
+  graft check model.graft --against model.onnx   a compiled file against its model
   graft check model.onnx --reduce small.onnx     the smallest model that differs, if any
-  graft check --backend mynpu --examples 50      does a backend do what it says?
+  graft check --backend mynpu --examples 50      test a backend
 """
 
 

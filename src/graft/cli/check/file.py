@@ -150,7 +150,7 @@ def _not_finite(data: Data) -> int:
 
 def _text(verdict: FileVerdict) -> Iterator[Block]:
     yield str(verdict.path)
-    yield f"  {verdict.placement or 'the file does not tell who runs what'}"
+    yield f"  {verdict.placement or 'the file contains no placement'}"
     other = "a second run" if verdict.against is None else f"{verdict.against} on the evaluator"
     header = ("name", "max abs error", "max rel error", "wrong", "not finite", "verdict")
     rows = [_row(one) for one in verdict.outputs]
