@@ -145,7 +145,8 @@ def test_one_array_for_equal_constants(images: Module) -> None:
         if array.nbytes >= 4096:
             contents.setdefault(array.tobytes(), []).append(id(array))
     assert all(len(set(owners)) == 1 for owners in contents.values())
-    assert max(map(len, contents.values())) >= len(SIZES)
+    # Panels of dense weights depend on the number of rows, so sizes of one batch share them.
+    assert max(map(len, contents.values())) >= len(SHAPES["height"])
 
 
 def test_a_variant_may_be_left_with_symbols() -> None:
