@@ -160,6 +160,40 @@ define void @nothing{SIGNATURE} {{
 }}
 """
 
+# b1[0] = how many threads run this, each of which counts up to scalar 0 alone, and to scalar 1 or,
+# if b0[0] is not 0, to scalar 2 beside others: as slow as on a core that somebody else keeps busy.
+_CROWD = f"""
+define void @crowd{SIGNATURE} {{
+entry:
+  %slot = alloca i64
+  %b0 = load ptr, ptr %buffers
+  %b1.at = getelementptr ptr, ptr %buffers, i64 1
+  %b1 = load ptr, ptr %b1.at
+  %busy = load i64, ptr %b0
+  %is.busy = icmp ne i64 %busy, 0
+  %shared.number = select i1 %is.busy, i64 2, i64 1
+  %is.alone = icmp sle i64 %threads, 1
+  %number = select i1 %is.alone, i64 0, i64 %shared.number
+  %count.at = getelementptr i64, ptr %scalars, i64 %number
+  %count = load i64, ptr %count.at
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  store volatile i64 %i, ptr %slot
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %loop, label %over
+over:
+  %is.first = icmp eq i64 %thread, 0
+  br i1 %is.first, label %tell, label %done
+tell:
+  store i64 %threads, ptr %b1
+  br label %done
+done:
+  ret void
+}}
+"""
+
 
 def compiled(text: str, triple: str = TARGET.triple) -> bytes:
     """The object code of LLVM IR."""
@@ -182,7 +216,13 @@ def kernels() -> tuple[bytes, ...]:
         text = _LOOP.replace("NAME@SIGNATURE", name + SIGNATURE)
         return text.replace("@LAST@", str(last)).replace("@BODY@", body)
 
-    texts = [loop("add", _ADD, 2), loop("scale_reversed", _SCALE_REVERSED, 1), _TOTAL, _COUNT]
+    texts = [
+        loop("add", _ADD, 2),
+        loop("scale_reversed", _SCALE_REVERSED, 1),
+        _TOTAL,
+        _COUNT,
+        _CROWD,
+    ]
     return (*map(compiled, texts), driver_object(TARGET.triple))
 
 
@@ -264,6 +304,15 @@ def total(n: int) -> Program:
     """y = the sum of all x, by a kernel that has scratch memory and a barrier of its own."""
     call = KernelCall("total", (0, Slot(1, 0, 256), 1, Scratch()), (n,), "total")
     return native((float32("x", n),), (float32("y"),), (call,), arena=256, scratch=4)
+
+
+def crowd() -> Program:
+    """threads = how many run the kernel; several take half of one thread's time, or many times as
+    long if `busy` is not 0."""
+    scalars = 200_000, 100_000, 20_000_000
+    call = KernelCall("crowd", (0, 1), scalars, "crowd", flops=10_000_000)
+    values = (Value(name, DType.INT64, (1,)) for name in ("busy", "threads"))
+    return native((next(values),), (next(values),), (call,))
 
 
 def with_python(n: int) -> Program:

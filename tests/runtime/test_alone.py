@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.runtime.kernels import chain, chain_meaning, total
+from tests.runtime.kernels import chain, chain_meaning, crowd, total
 
 import graft
 from graft.base.dtypes import Array
@@ -110,6 +110,36 @@ def test_several_python_threads() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))
+
+
+def threads_of_runs(session: Session, busy: int, runs: int) -> list[int]:
+    """How many threads ran each of some runs."""
+    feeds = {"busy": np.array([busy])}
+    return [int(session.run(None, feeds)[0][0]) for _ in range(runs)]
+
+
+def test_sharing_is_compared_with_one_thread() -> None:
+    session = Session(crowd(), threads=2)
+    assert threads_of_runs(session, 0, 6) == [2, 2, 2, 2, 1, 1]
+
+
+def test_the_caller_works_alone_where_sharing_takes_longer() -> None:
+    session = Session(crowd(), threads=2)
+    assert threads_of_runs(session, 1, 8)[4:] == [1, 1, 2, 2]
+    later = threads_of_runs(session, 1, 200)
+    assert later[0] == 1  # after two slow runs in a row
+    assert 0 < later.count(2) < 50  # it is tried again and again, less and less often
+    session.run(None, {"busy": np.array([0])})
+    deadline = time.monotonic() + 60
+    while threads_of_runs(session, 0, 20).count(2) < 15:  # shared again when the core is free
+        assert time.monotonic() < deadline
+
+
+def test_profiles_are_shared_and_compare_nothing() -> None:
+    session = Session(crowd(), threads=2)
+    for _ in range(8):
+        profile = session.profile({"busy": np.array([0])})
+        assert profile.outputs[0][0] == 2
 
 
 @pytest.mark.parametrize("claims", [False, True])

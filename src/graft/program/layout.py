@@ -124,9 +124,24 @@ class Segment(IntEnum):
     NEXT = 20  # the call to go on with
     GUARD_INDICES = 21  # the value that guards write; 0: there are none
     GUARDS = 22  # how many there are
+    SHARING = 23  # a `Sharing`
+    RUNS = 24  # so far, until one thread alone has been measured; then of the attempt to share
+    ALONE_SECONDS = 25  # nanoseconds that one thread takes; 0: not measured
+    ALONE_WORK = 26  # for this much work
+    RETRY = 27  # the time (monotonic, nanoseconds) from which sharing is tried again
+    BACKOFF = 28  # nanoseconds between two attempts
 
 
-SEGMENT_WORDS = 23
+SEGMENT_WORDS = 29
+
+
+class Sharing(IntEnum):
+    """Whether a segment's kernels are shared among threads where that should pay."""
+
+    SHARED = 0
+    SLOWER = 1  # shared, and the last run took longer than one thread alone
+    ALONE = 2  # by the caller, until it is time to try again
+    PROBE = 3  # shared again, to compare
 
 
 class Value(IntEnum):

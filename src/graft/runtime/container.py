@@ -27,7 +27,7 @@ from graft.runtime.memory import aligned_size
 
 MAGIC = b"\x89GRAFT\r\n"
 # Counts up with every change to the file or to what the driver and the run time agree on.
-FORMAT, OLDEST = 11, 11
+FORMAT, OLDEST = 12, 12
 
 # Magic, format, nothing, bytes of the header, bytes of the file, SHA-256 of the header.
 _PREAMBLE = Struct("<8sIIQQ32s")

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from graft.program.bytecode_segments import SERIAL, UNKNOWN_WORK
 from graft.program.guards import INSIDE
-from graft.program.layout import ALLOCATE, BUFFER_BYTES, Buffer, Header, Segment, Status, Value
+from graft.program.layout import (
+    ALLOCATE,
+    BUFFER_BYTES,
+    Buffer,
+    Header,
+    Segment,
+    Sharing,
+    Status,
+    Value,
+)
 from graft.runtime.assembler import WORD, Code, Word
 from graft.runtime.driver_memory import entry_of, extents_of, provide, put_word, word_of
 
@@ -15,10 +24,21 @@ _RECORD_BYTES = 40
 _FURTHER = 40  # each further thread adds this part of what two cost
 _CALL_WORK = 500_000  # what a call of a kernel counts at least towards an interruption
 
+# Sharing is compared with one thread for segments of less work than this (some 30 ms), so that
+# nanoseconds times work fit into a word. Long kernels lose little on a busy core: its thread's
+# iterations are claimed by the others.
+_COMPARED_WORK, _COMPARED_SECONDS = 1 << 33, 1 << 29
+# Runs until caches are warm and threads awake; then some are made alone, the best of which counts.
+_WARM_RUNS, _ALONE_RUNS = 4, 2
+_MEASURED = _WARM_RUNS + _ALONE_RUNS
+_PROBES = 2  # attempts to share: the first wakes the threads, the second is compared
+_FIRST_BACKOFF, _LAST_BACKOFF = 16, 256  # between attempts, in times what one thread takes
+
 
 def segments_text() -> str:
     """The functions as LLVM text."""
-    return "\n".join([_threads(), _known(), _prepare(), _run(), _segment(), _guards()])
+    functions = _threads, _known, _prepare, _run, _team, _compare, _segment, _guards
+    return "\n".join(function() for function in functions)
 
 
 def _threads() -> str:
@@ -121,7 +141,7 @@ def _add_up(code: Code, frame: Word, segment: Word) -> None:
     put_word(code, threads, segment, Segment.THREADS)
 
 
-def _at_most(code: Code, word: Word, limit: int) -> Word:
+def _at_most(code: Code, word: Word, limit: Word | int) -> Word:
     return word.is_("sgt", limit).choose(limit, word)
 
 
@@ -165,6 +185,77 @@ def _run() -> str:
     return code.text
 
 
+def _team() -> str:
+    """How many threads run a segment now: all that it is for, or the caller alone."""
+    code = Code("graft.team", ("segment", "threads", "now"), "i64")
+    segment, threads = code["segment"], code["threads"]
+    sharing = word_of(code, segment, Segment.SHARING)
+    runs = word_of(code, segment, Segment.RUNS)
+    with code.when(sharing.is_("eq", Sharing.ALONE)):
+        is_time = code["now"].is_("sge", word_of(code, segment, Segment.RETRY))
+        with code.when(is_time):
+            put_word(code, Sharing.PROBE, segment, Segment.SHARING)
+            put_word(code, _MEASURED, segment, Segment.RUNS)
+            code.give(threads)
+        code.give(1)
+    with code.when(runs.is_("sge", _MEASURED)):
+        code.give(threads)
+    put_word(code, runs + 1, segment, Segment.RUNS)
+    code.give(runs.is_("slt", _WARM_RUNS).choose(threads, 1))
+    return code.text
+
+
+def _compare() -> str:
+    """Learn from a run: what one thread takes, and whether several took longer.
+
+    A core that another process keeps busy makes the threads of a segment wait for each other at
+    each kernel, which can take several times as long as one thread alone. Two such runs in a row,
+    and the caller works alone; sharing is tried again after pauses that double."""
+    code = Code("graft.compare", ("segment", "team", "begin"))
+    segment = code["segment"]
+    now = code.call("graft.now")
+    took = _at_most(code, now - code["begin"], _COMPARED_SECONDS)
+    total = word_of(code, segment, Segment.TOTAL) + 1
+    alone = word_of(code, segment, Segment.ALONE_SECONDS)
+    is_new = alone.is_("eq", 0)
+    work = is_new.choose(1, word_of(code, segment, Segment.ALONE_WORK))
+    expected = _at_most(code, code.operation("sdiv", alone * total, work), _COMPARED_SECONDS)
+    sharing = word_of(code, segment, Segment.SHARING)
+    with code.when(code["team"].is_("eq", 1)):
+        mean = expected + code.operation("sdiv", took - expected, 4)
+        best = is_new.choose(took, _at_most(code, took, expected))
+        seconds = sharing.is_("eq", Sharing.ALONE).choose(mean, best)
+        put_word(code, seconds, segment, Segment.ALONE_SECONDS)
+        put_word(code, total, segment, Segment.ALONE_WORK)
+        code.give()
+    with code.when(is_new):
+        code.give()
+    is_slower = took.is_("sgt", expected)
+    with code.when(sharing.is_("eq", Sharing.PROBE)):
+        runs = word_of(code, segment, Segment.RUNS) + 1
+        put_word(code, runs, segment, Segment.RUNS)
+        with code.when(runs.is_("slt", _MEASURED + _PROBES)):
+            code.give()
+        put_word(code, Sharing.SHARED, segment, Segment.SHARING)
+        with code.when(is_slower):
+            backoff = word_of(code, segment, Segment.BACKOFF) << 1
+            _work_alone(code, segment, now, _at_most(code, backoff, expected * _LAST_BACKOFF))
+        code.give()
+    with code.when(is_slower & sharing.is_("eq", Sharing.SLOWER)):
+        _work_alone(code, segment, now, expected * _FIRST_BACKOFF)
+        code.give()
+    after = is_slower.choose(Sharing.SLOWER, Sharing.SHARED)
+    put_word(code, after, segment, Segment.SHARING)
+    return code.text
+
+
+def _work_alone(code: Code, segment: Word, now: Word, backoff: Word) -> None:
+    """Let the caller work alone, for so many nanoseconds."""
+    put_word(code, Sharing.ALONE, segment, Segment.SHARING)
+    put_word(code, backoff, segment, Segment.BACKOFF)
+    put_word(code, now + backoff, segment, Segment.RETRY)
+
+
 def _segment() -> str:
     """A segment, from the call on where it was interrupted. Gives a status."""
     code = Code("graft.segment", ("frame", "segment"), "i64")
@@ -191,8 +282,16 @@ def _segment() -> str:
             code.leave(loop, total.now.is_("sge", long))
             total.become(total.now + entry_of(code, work, last.now))
             last.become(last.now + 1)
-    begin = records + first.now * _RECORD_BYTES
-    code.call("graft.run", frame, begin, last.now - first.now, threads, result="void")
+    team, begin = code.variable(threads), code.variable(0)
+    is_profiled = word_of(code, frame, Header.TIMES).is_("ne", 0)
+    is_compared = threads.is_("sgt", 1) & total.now.is_("slt", _COMPARED_WORK)
+    with code.when(is_profiled.choose(0, is_compared.choose(1, 0)).is_("ne", 0)):
+        begin.become(code.call("graft.now"))
+        team.become(code.call("graft.team", segment, threads, begin.now))
+    start = records + first.now * _RECORD_BYTES
+    code.call("graft.run", frame, start, last.now - first.now, team.now, result="void")
+    with code.when(begin.now.is_("ne", 0)):
+        code.call("graft.compare", segment, team.now, begin.now, result="void")
     known = total.now.is_("slt", UNKNOWN_WORK).choose(total.now, 0)
     budget = word_of(code, frame, Header.BUDGET) - known - (last.now - first.now) * _CALL_WORK
     put_word(code, budget, frame, Header.BUDGET)
