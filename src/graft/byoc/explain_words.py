@@ -99,7 +99,8 @@ def hint_text(explanation: Explanation, hint: Hint) -> str:
         now = time_text(hint.now, simulated)
         return f"if a launch on {hint.backend} took less than {below} (now {now}), {plan}"
     share = f"{hint.threshold:.1%}" if hint.threshold < 0.1 else f"{hint.threshold:.0%}"
-    return f"if transfers to and from {hint.backend} took less than {share} of now, {plan}"
+    limit = f"less than {share} of their current time"
+    return f"if transfers to and from {hint.backend} took {limit}, {plan}"
 
 
 def executions_text(body: BodyFacts) -> str:

@@ -89,7 +89,7 @@ def execute(options: argparse.Namespace) -> int:
     print_lines(section("1. Import: from the file to a typed graph", _import(walk, seconds)))
     optimized = optimize(Imported(graph))
     passes = _passes(optimized.passes)
-    print_lines(section("2. Passes: a smaller graph that means the same", passes))
+    print_lines(section("2. Passes: a smaller, equivalent graph", passes))
     print_lines(section("3. Fusion: what one kernel should compute", _groups(optimized.graph)))
     backend = _accelerator()
     if backend is None:
@@ -97,7 +97,7 @@ def execute(options: argparse.Namespace) -> int:
         with status("compiling for the host") as tell:
             module = compile(optimized, report=tell)
     else:
-        with status(f"asking {backend.name} what it can run, and timing it") as tell:
+        with status(f"placing the model on {backend.name}") as tell:
             asked = replace(
                 compile_options(HOST_BACKEND, Settings(report=tell)), accelerators=(backend,)
             )
@@ -129,7 +129,7 @@ def _import(walk: Walk, seconds: float) -> Iterator[str]:
     held, work = parameters(walk.source), arithmetic(walk.graph)
     onnx_nodes = counted(len(walk.source.model.graph.node), "ONNX node")
     yield f"models/{MODEL}: {onnx_nodes} become {graph_size(walk.graph)}"
-    yield f"{number(held.count)} parameters ({size_text(held.bytes)}), drawn from seeds"
+    yield f"{number(held.count)} parameters ({size_text(held.bytes)}), generated from seeds"
     yield f"{dim_text(work.macs)} multiply-accumulates, {dim_text(work.flops)} other operations"
     yield f"took {seconds_text(seconds)}"
 
@@ -137,7 +137,7 @@ def _import(walk: Walk, seconds: float) -> Iterator[str]:
 def _passes(reports: Sequence[PassReport]) -> Iterator[str]:
     changed = [report for report in reports if report.changed]
     yield from (pass_line(report) for report in changed)
-    yield f"{counted(len(reports) - len(changed), 'pass', 'passes')} had nothing to do here"
+    yield f"{counted(len(reports) - len(changed), 'pass', 'passes')} changed nothing"
 
 
 def _groups(graph: Graph) -> Iterator[Block]:
@@ -175,7 +175,7 @@ def _candidates(partition: Partition, backend: Backend) -> Iterator[Block]:
     covered = {node for candidate in own for node in candidate.nodes}
     nodes = partition.candidates.nodes
     yield f"{backend.name} {backend.version}: {counted(len(own), 'candidate')} from its patterns,"
-    yield f"which overlap; {len(covered)} of {counted(len(nodes), 'node')} are in one. The largest:"
+    yield f"which overlap and cover {len(covered)} of {counted(len(nodes), 'node')}. The largest:"
     yield from _longest([candidate.label for candidate in own])
     left = [node for node in nodes if node not in covered]
     if left:
@@ -197,7 +197,7 @@ def _simulated(graph: Graph) -> Iterator[str]:
     with status("planning for simnpu") as tell:
         options = compile_options("simnpu", Settings(report=tell))
         plan = partition_graph(graph, options).plan
-    yield "its times are a model's, the host's are those that its kernels take:"
+    yield "accelerator times come from a timing model, host times are measured:"
     regions = counted(len(plan.regions), "region")
     yield f"exact:    {seconds_text(plan.predicted)} in {regions} (simulated)"
     for name, seconds in plan.alternatives.items():
@@ -208,7 +208,7 @@ def _check(walk: Walk, module: Module) -> Iterator[str]:
     placed = module.placement
     if placed.plan is not None:
         checked = counted(len(placed.regions), "region")
-        yield f"{checked} compared with the host before use, {len(placed.demotions)} sent back"
+        yield f"{checked} compared with the host before use, {len(placed.demotions)} demoted"
     try:
         onnxruntime()
     except UserError as error:
@@ -244,7 +244,7 @@ def _timing(
     for name, seconds in times.items():
         factor = f", {alone / seconds:.2f} times as fast" if seconds is not alone else ""
         yield f"{name}: {seconds_text(seconds)}{factor}"
-    yield "(medians; both take turns, so that they see the same neighbours)"
+    yield "(medians, in alternation, so that both see the same load)"
 
 
 def _next_steps(path: Path) -> list[Line]:

@@ -231,8 +231,8 @@ def page(explained: Explanation) -> Iterator[Block]:
     if explained.bodies:
         yield from section("Bodies, per inference", _bodies(explained))
     if explained.memory:
-        lines = [f"at its fullest {one.text}" for one in explained.memory]
-        yield from section("Memory of devices", map(paragraph, lines))
+        lines = [f"peak {one.text}" for one in explained.memory]
+        yield from section("Device memory", map(paragraph, lines))
     if explained.demotions:
         lines = [f"{one.label} went back to the host: {one.reason}" for one in explained.demotions]
         yield from section("Not trusted", map(paragraph, lines))
@@ -244,7 +244,7 @@ def page(explained: Explanation) -> Iterator[Block]:
 
 
 def _shares(explained: Explanation) -> list[Block]:
-    header = ("backend", "nodes", "MACs", "regions", "execution", "transfers", "launches", "in all")
+    header = ("backend", "nodes", "MACs", "regions", "execution", "transfers", "launches", "total")
     rows = []
     for backend in explained.backends:
         parts = (backend.execution, backend.transfers, backend.launches, backend.seconds)
@@ -265,7 +265,7 @@ def _marked(name: str, simulated: bool) -> str:
 
 
 def _totals(explained: Explanation) -> list[Block]:
-    header = ("plan", "predicted", "measured", "regions", "off the host", "MACs")
+    header = ("plan", "predicted", "measured", "regions", "offloaded", "MACs")
     rows = []
     for total in explained.totals:
         simulated = explained.simulated and total.regions > 0
@@ -283,7 +283,7 @@ def _totals(explained: Explanation) -> list[Block]:
 
 
 def _regions(explained: Explanation) -> list[Block]:
-    header = ("region", "nodes", "MACs", "in", "out", "takes", "prices", "which")
+    header = ("region", "nodes", "MACs", "in", "out", "time", "prices", "ONNX nodes")
     rows = [
         (
             _marked(region.label, is_simulated(explained, region.backend)),
@@ -316,7 +316,7 @@ def _bodies(explained: Explanation) -> list[Block]:
         away = sum(node.backend != HOST_BACKEND for node in own)
         name = shortened(body.name, _LONGEST_NAME)
         rows.append((name, executions_text(body), number(len(own)), number(away)))
-    lines = table(rows, ("body", "executed", "nodes", "off the host"), right=(2, 3))
+    lines = table(rows, ("body", "executed", "nodes", "offloaded"), right=(2, 3))
     left = len(explained.bodies) - _MOST_BODIES
     return [*lines, f"and {left} more, which --json shows"] if left > 0 else lines
 
@@ -354,7 +354,7 @@ def node_lines(explained: Explanation, node: NodeFacts) -> Iterator[Block]:
     )
     yield from map(Indented, table(rows))
     yield Indented(paragraph(node.why))
-    header = ("backend", "as", "nodes", "takes", "prices", "")
+    header = ("backend", "as", "nodes", "time", "prices", "")
     options = [
         (
             one.backend,
