@@ -17,50 +17,49 @@ _INK = "#333333"
 _SHARES = {"execution": "#1b7f4b", "transfers": "#d3a77e", "launches": "#5b7c9d"}
 
 _INTRO = (
-    "Quantised networks on four accelerators, each by itself and all in one plan, by prices that"
-    " vendors' tools and cycle models declare. **No accelerator was there**: emulators and"
-    " reference models prove what regions compute, never how fast, and no time of theirs is on"
-    " this page. What each backend takes, and how it was checked, is on [its own"
-    " page](backends/README.md)."
+    "See how Graft places quantised networks on four accelerators, separately and together, by"
+    " prices that vendors' tools and cycle models declare. **No accelerator was available**:"
+    " emulators and reference models validate results, not speed, and this page contains none of"
+    " their times. Supported operators and validation are on [the backends'"
+    " pages](backends/README.md)."
 )
 _TOOLS = (
-    "A price is what the tool says that a region takes on the chip, at the stated clock. Prices of"
-    " the four are of different kinds: a roofline and a processor that never stalls are lower"
-    " bounds, Vela estimates, and the array's cycles are exact for a memory that never waits. A"
-    " plan over several of them is the best at these prices, and no comparison of vendors."
+    "A price is the tool's estimate of a region's time on the chip, at the stated clock. The"
+    " four differ in kind: a roofline and a processor that never stalls are lower bounds, Vela"
+    " estimates, and the array's cycles are exact for a memory that never stalls. A plan over"
+    " several of them is optimal at these prices, and no comparison of vendors."
 )
 _COLUMNS = (
-    "*Greedy* gives accelerators all that they take, in regions as large as possible, the first"
-    " named before the next; *plan* is Graft's exact choice. Nodes and MACs are the shares that are"
-    " off the host. Transfers (rearranging tensors at the border of regions) and launches are"
-    " shares of the predicted time. The gap is what the prover leaves between the plan and the"
-    " best that there may be."
+    "*Greedy* offloads every supported node, in regions as large as possible, in the order of the"
+    " targets; *plan* is Graft's exact choice. Nodes and MACs are the offloaded shares."
+    " Transfers (layout conversions at the border of regions) and launches are"
+    " shares of the predicted time. The gap is the solver's bound on the distance to the optimum."
 )
 _TOGETHER = (
-    "What each backend has of the plans over several accelerators; regions of these plans were"
+    "The share of each backend in the plans over several accelerators. Regions of these plans were"
     " compiled, run on their emulators and compared with the host. A region that differs by more"
-    " than its tolerance is cut in two and tried again, so that more may hold than were planned,"
-    " each with a launch that the predicted times above do not have; what fails as a single unit"
-    " goes back to the host."
+    " than its tolerance is split in two and tried again, so that more regions may pass than were"
+    " planned, each with a launch that the predicted times above do not include; a single unit that"
+    " fails is demoted to the host."
 )
 _OTHERS = (
-    "ONNX Runtime gives its QNN provider all that this takes. A Q/DQ model of which it makes four"
-    " regions, and the exact choice two, is on [that backend's page](backends/qnn.md#partitioning)."
+    "ONNX Runtime gives its QNN provider every node that it supports;"
+    " [the `qnn` page](backends/qnn.md#partitioning) compares that with the exact choice."
 )
 _UNITS = (
     "Networks are quantised by `graft quantize --data random --precision int8`, which quantises a"
-    " residual sum and the layer before it in one step. Every one of these backends takes both as"
+    " residual sum and the layer before it in one step. Each of these backends runs both as"
     " one unit: `ethosu`, `hexagon` and `fpga` add in 32 bits, `qnn` in 16, at twice the price of"
-    " the layer. Layers whose results stay floats, as the heads of SSD-512 do, are no such units,"
-    " and the host runs them."
+    " the layer. Layers with float results, such as the heads of SSD-512, are no such units,"
+    " and run on the host."
 )
 _UNREACHED = (
-    "Not reached: plans whose chips work at the same time (regions run one"
+    "Not modelled: concurrent accelerators (regions run one"
     " after the other), and transfers over a bus: these backends share the host's memory, as on"
-    " one system on a chip, and what is counted is the rearranging of tensors on the host. Calls"
-    " from the host to the chip are counted as far as the backends declare them: 100 µs for"
+    " one system on a chip, and only layout conversions on the host are counted. Launches"
+    " are counted as far as the backends declare them: 100 µs for"
     " `qnn` and 10 µs for `fpga`, both assumed, nothing for the others, and for each region"
-    " what it takes to wake a sleeping thread (`graft backends --machine`: about 20 µs)."
+    " the time to wake a sleeping thread (`graft backends --machine`: about 20 µs)."
 )
 
 
@@ -69,13 +68,19 @@ def report_lines(record: Record) -> list[str]:
     rows, tools = record.data["rows"], record.data["tools"]
     prices = ((f"`{name}`", tool) for name, tool in tools.items())
     lines = ["# Accelerators in one plan", "", *paragraph(_INTRO), ""]
-    lines += [f"![predicted time beside the host's]({CHART.relative_to('docs')})"]
-    lines += [*heading("Prices"), *text_table(["backend", "prices are"], prices), ""]
+    lines += [f"![predicted time with and without accelerators]({CHART.relative_to('docs')})"]
+    lines += [*heading("Prices"), *text_table(["backend", "source of prices"], prices), ""]
     lines += paragraph(_TOOLS)
     for slower, group in _by(rows, "slower"):
-        lines += [*heading(f"Beside {_host(slower)}"), *paragraph(_about(slower)), ""]
+        lines += [*heading(f"Plans with {_host(slower)}"), *paragraph(_about(slower)), ""]
         lines += _plans(group)
-    lines += ["", *paragraph(_COLUMNS), *heading("Who has what"), *paragraph(_TOGETHER), ""]
+    lines += [
+        "",
+        *paragraph(_COLUMNS),
+        *heading("Placement and validation"),
+        *paragraph(_TOGETHER),
+        "",
+    ]
     together = [row for row in rows if len(row["targets"]) > 1]
     lines += _shares(together)
     lines += ["", *_verdicts(together), *paragraph(_UNITS), "", *paragraph(_OTHERS), ""]
@@ -92,19 +97,18 @@ def _by(rows: Sequence[Json], field: str) -> Iterator[tuple[float, list[Json]]]:
 
 
 def _host(slower: float) -> str:
-    return "this machine" if slower == 1 else f"a host {slower:g} times slower"
+    return "this host" if slower == 1 else f"a host {slower:g} times slower"
 
 
 def _about(slower: float) -> str:
     if slower == 1:
         return (
-            "The host's prices are measured, when a network is first placed: what its integer"
-            " kernels take within a run of the network on a server's processor, which none of these"
-            " chips would stand beside."
+            "The host's prices are the measured times of its integer kernels within a run of the"
+            " network, on a server's processor, with which none of these chips would be combined."
         )
     return (
-        f"The same prices of the host times {slower:g}, its memory's included. The factor is"
-        " assumed: it stands for the processor of a small board, beside which such chips are built."
+        f"The same prices of the host times {slower:g}, memory included. The factor is"
+        " assumed: it represents the processor of a small board with such a chip."
     )
 
 
@@ -157,11 +161,11 @@ def _verdicts(rows: Sequence[Json]) -> Iterator[str]:
     for row in rows:
         if not row["exact"]["regions"]:
             continue
-        where = f"{row['network']} on {' + '.join(row['targets'])} beside {_host(row['slower'])}"
-        back = f"; {len(row['demotions'])} went back to the host: " if row["demotions"] else ""
+        where = f"{row['network']} on {' + '.join(row['targets'])} with {_host(row['slower'])}"
+        back = f"; {len(row['demotions'])} demoted to the host: " if row["demotions"] else ""
         reasons = "; ".join(dict.fromkeys(row["demotions"]))
         planned, held = counted(row["exact"]["regions"], "region"), row["checked"]
-        yield from paragraph(f"{where}: {planned} planned, {held} held{back}{reasons}.")
+        yield from paragraph(f"{where}: {planned} planned, {held} passed{back}{reasons}.")
         yield ""
 
 
@@ -177,7 +181,7 @@ def bars(rows: Sequence[Json]) -> Mapping[str, list[float]]:
 
 
 def draw(record: Record, path: Path) -> None:
-    """A panel for each network: plans beside the slower host, greedy ones as marks."""
+    """A panel for each network: plans with the slower host, greedy ones as marks."""
     from matplotlib.figure import Figure
 
     slower = max(row["slower"] for row in record.data["rows"])
@@ -196,7 +200,7 @@ def draw(record: Record, path: Path) -> None:
         axes.axhline(1.0, color=_INK, linewidth=0.8, linestyle="--")
         labels = ["\n".join(row["targets"]) for row in own]
         axes.set_xticks(places, labels, fontsize=8)
-        axes.set_title(f"{network}, beside {_host(slower)}", fontsize=11, loc="left", color=_INK)
+        axes.set_title(f"{network}, with {_host(slower)}", fontsize=11, loc="left", color=_INK)
         axes.tick_params(length=0, colors=_INK)
         axes.spines[["top", "right", "left"]].set_visible(False)
     panels[0].set_ylim(bottom=0)  # of all panels, and only now: it ends their scaling

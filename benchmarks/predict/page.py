@@ -67,18 +67,18 @@ def sections(record: Record) -> Iterator[Section]:
 
 
 def _page(models: Mapping[str, By], record: Record) -> Iterator[str]:
-    yield "# Kernels: measured, bound, share"
+    yield "# Kernel roofline: measured and predicted"
     yield ""
     yield "```text"
     yield record.made.command
     yield "```"
     yield ""
     yield (
-        "Float32, batch 1, one core. *Bound* is what a machine asks for a kernel's arithmetic at"
-        " its peak (multiply-adds, and what takes turns with them on the same units), and for"
-        " moving each tensor once between the levels of memory that it has to cross, whichever is"
-        " longer; *share* is the bound's time over the kernel's. How machines that are not at hand"
-        " are predicted is told in [machine.md](machine.md)."
+        "How close each kernel is to its roofline. Float32, batch 1, one core. *Bound* is the time"
+        " of a kernel's arithmetic at the machine's peak (multiply-adds, and additions that share"
+        " their units), or of moving each tensor once between the memory levels that it has to"
+        " cross, whichever is longer; *share* is the bound's time over the kernel's."
+        " [Kernel time prediction](machine.md#kernel-time-prediction) describes the predictions."
     )
     yield from heading("Whole models, predicted")
     yield from text_table(
@@ -87,8 +87,8 @@ def _page(models: Mapping[str, By], record: Record) -> Iterator[str]:
     )
     yield ""
     yield (
-        "Milliseconds; GFLOP/s (of the core's peak); the share of the time that is spent in kernels"
-        f" which reach {GOOD:.0%} of their bound."
+        "Milliseconds; GFLOP/s (of the core's peak); the share of time in kernels"
+        f" that reach {GOOD:.0%} of their bound."
     )
     for model, by in models.items():
         yield from heading(f"{model}: measured on this machine")
@@ -100,7 +100,7 @@ def _page(models: Mapping[str, By], record: Record) -> Iterator[str]:
             _measured_rows(by[HOST]),
         )
         yield from heading(f"{model}: predicted")
-        yield "µs (share of the bound), by what most of the time is waited for."
+        yield "µs (share of the bound), and the dominant bottleneck."
         yield ""
         yield from text_table(["kernel", *MACHINES], _predicted_rows(by))
 

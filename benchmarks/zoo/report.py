@@ -142,17 +142,17 @@ def _page_lines(record: Record) -> Iterator[str]:
     exports, times = record.data["exports"], record.data["times"]
     overall = summaries(times)["all"]
     exported = sum(not reason for reason in exports.values())
-    yield "# The zoo"
+    yield "# Model zoo"
     yield ""
     yield "```text"
     yield record.made.command
     yield "```"
     yield ""
     yield (
-        f"Architectures chosen by rules and exported with random weights: {len(exports)}"
-        f" attempted, {exported} exported, {len(overall.speedups)} timed. Each contender runs in"
-        " a process of its own with the same number of threads, in alternating blocks; numbers"
-        " are the peer's median time over Graft's, so above 1 Graft is faster."
+        f"Graft's speed on architectures selected by rules and exported with random weights:"
+        f" {len(exports)} attempted, {exported} exported, {len(overall.speedups)} timed. Each"
+        " contender runs in a separate process with the same number of threads, in alternating"
+        " blocks; numbers are the peer's median time over Graft's, so above 1 Graft is faster."
     )
     yield ""
     yield f"- {record.made.machine}, {record.made.date}"
@@ -163,7 +163,7 @@ def _page_lines(record: Record) -> Iterator[str]:
     for peer in CONTENDERS:
         found = summaries(times, peer)
         if found:
-            yield from heading(f"Beside {CONTENDERS[peer].title}")
+            yield from heading(f"Speed against {CONTENDERS[peer].title}")
             yield from text_table(_HEADER, [one.row(family) for family, one in found.items()])
     yield from heading("Models")
     yield from text_table(("model", "Graft", "ONNX Runtime", "speed"), _model_rows(times, overall))

@@ -47,7 +47,7 @@ def test_the_page_has_all_that_was_recorded() -> None:
     assert f"{one} 12.5%, 12.5% | 25.0%, 25.0% | proven |" in lines
     assert any("| net | a + b | 8 ms |" in line and line.endswith("| 2.00% |") for line in lines)
     assert "| net | a + b | 30 times slower | a | 2 | 3 of 4 | 50.0% | 1 ms |" in lines
-    assert "2 regions planned, 3 held; 2 went back to the host: b: it differs." in text
+    assert "2 regions planned, 3 passed; 2 demoted to the host: b: it differs." in text
     assert "net on a beside" not in text  # plans over one are not checked
     assert "name  available" in lines
     assert "No accelerator was there" in text
