@@ -50,7 +50,7 @@ def test_the_page_has_all_that_was_recorded() -> None:
     assert "2 regions planned, 3 passed; 2 demoted to the host: b: it differs." in text
     assert "net on a beside" not in text  # plans over one are not checked
     assert "name  available" in lines
-    assert "No accelerator was there" in text
+    assert "No accelerator was available" in text
 
 
 def test_bars_add_up_to_the_time_beside_the_hosts() -> None:
