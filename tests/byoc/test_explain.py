@@ -201,7 +201,8 @@ def test_sentences() -> None:
         " a plan of 3 regions would be faster"
     )
     transfer = Hint("simnpu", "transfer", 1.0, 0.25, 1, 1e-3)
-    assert "less than 25% of their current time, a plan of 1 region would" in hint_text(found, transfer)
+    expected = "less than 25% of their current time, a plan of 1 region would"
+    assert expected in hint_text(found, transfer)
     assert all(one.op != "nn.conv2d" for one in found.obstacles if "pin" in one.reason)
     assert any(
         obstacle_text(one).startswith("simnpu refuses 1 × nn.softmax (") for one in found.obstacles
