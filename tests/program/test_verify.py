@@ -72,6 +72,8 @@ def test_values_that_cannot_be() -> None:
         ((float32("x", 2, -1),), "'x' has the negative extent -1"),
         ((Value("x", DType.STRING, ()),), "'x' holds strings"),
         ((float32("x", 9, alignment=48),), "the alignment 48, no power of two"),
+        ((float32("x", *(1,) * 65),), "'x' has 65 axes, not 0 to 64"),
+        ((Value("x", element=(DType.FLOAT32, -1)),), "'x' has -1 axes, not 0 to 64"),
         ((replace(OTHERS[1], slot=Slot(0, 64, 36)),), "lies outside its pool of 64 bytes"),
         ((replace(OTHERS[1], slot=Slot(0, 4, 36)),), "is not aligned to 64 bytes"),
         ((replace(OTHERS[1], slot=Slot(1, 0, 36)),), "lies in the memory of a segment"),

@@ -70,8 +70,9 @@ def _check_value(value: Value, program: Program) -> None:
         raise ProgramError(f"{what} holds strings, for which native memory has no type")
     if value.element and (value.dtype or value.space or value.element[0] is DType.STRING):
         raise ProgramError(f"{what} is a list in no memory that holds its elements")
-    if len(value.shape or ()) > MOST_AXES:
-        raise ProgramError(f"{what} has {len(value.shape or ())} axes, more than {MOST_AXES}")
+    axes = len(value.shape or ()) if value.element is None else value.element[1]
+    if not 0 <= axes <= MOST_AXES:
+        raise ProgramError(f"{what} has {axes} axes, not 0 to {MOST_AXES}")
     least = min((extent for extent in value.shape or () if isinstance(extent, int)), default=0)
     if least < 0:
         raise ProgramError(f"{what} has the negative extent {least}")
