@@ -22,6 +22,7 @@ from graft.loop.regions import Box, allocation, axis_extents, infer_boxes
 from graft.loop.schedule import Fuse, Split
 from graft.loop.simplify import simplify
 from graft.loop.stages import loads
+from graft.loop.statements import bound
 from graft.loop.tensor import Reduce, Tensor
 from graft.loop.tensorize import MICRO_KERNELS, Tile, TileError
 from graft.loop.traverse import block, substitute, variables
@@ -127,9 +128,7 @@ class Generator:
                 inner = replace(around, context=around.context.assume(is_whole, holds))
                 sides.append(self._guarded(tensor, here, loop, rest, part, inner))
             stmt = ir.If(is_whole, *sides)
-        for var, value in reversed(lets):
-            stmt = ir.Let(var, value, stmt)
-        return stmt
+        return bound(lets, stmt)
 
     def _guarded(
         self,

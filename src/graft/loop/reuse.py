@@ -24,6 +24,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.statements import bound
 from graft.loop.tensor import identity
 from graft.loop.traverse import (
     block,
@@ -107,10 +108,7 @@ def _named_gathers(statements: list[Stmt]) -> list[Stmt]:
             names.append((var, _within(masks.pop(), load)))
             for position in positions:
                 changed[position] = _with_name(changed[position], var, load)
-    rest = block(*changed[first:])
-    for var, value in reversed(names):
-        rest = Let(var, value, rest)
-    return [*changed[:first], rest]
+    return [*changed[:first], bound(names, block(*changed[first:]))]
 
 
 def _within(mask: Expr | None, value: Expr) -> Expr:

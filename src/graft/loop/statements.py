@@ -6,7 +6,7 @@ many neighbours in a buffer as its index has lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +19,7 @@ from graft.loop.ir import (
     Broadcast,
     Buffer,
     Const,
+    Expr,
     For,
     If,
     Let,
@@ -67,6 +68,21 @@ def let(name: str, value: Operand, body: Callable[[Term], Stmt]) -> Stmt:
     operand = term(value).expr
     var = Var(name, operand.dtype, operand.lanes)
     return Let(var, operand, body(Term(var)))
+
+
+def lets(values: Mapping[str, Operand], body: Callable[..., Stmt]) -> Stmt:
+    """Names for what some values are now, in order; the body takes them all."""
+    if not values:
+        return body()
+    (name, value), *others = values.items()
+    return let(name, value, lambda one: lets(dict(others), partial(body, one)))
+
+
+def bound(bindings: Sequence[tuple[Var, Expr]], body: Stmt) -> Stmt:
+    """The body with variables for expressions, each of which may use the variables before it."""
+    for var, value in reversed(bindings):
+        body = Let(var, value, body)
+    return body
 
 
 def loop(

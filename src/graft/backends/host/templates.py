@@ -27,7 +27,7 @@ from graft.backends.host.kernels.images.concat import image_concat
 from graft.backends.host.kernels.images.movement import image_movement
 from graft.backends.host.kernels.images.pointwise import image_pointwise
 from graft.backends.host.kernels.images.pool import pool2d
-from graft.backends.host.kernels.images.reduce import image_channels, image_reduce
+from graft.backends.host.kernels.images.reduce import image_reduce
 from graft.backends.host.kernels.images.resize import image_resize
 from graft.backends.host.kernels.inverted_residual import inverted_residual
 from graft.backends.host.kernels.linear_attention import linear_attention
@@ -49,15 +49,7 @@ from graft.target.target import Target
 TEMPLATES: tuple[KernelTemplate, ...] = (
     *(inverted_residual, expand_depthwise, depthwise_project),
     *(winograd, conv2d, depthwise_bytes, depthwise_conv2d, pool2d),
-    *(
-        image_reduce,
-        channel_norm,
-        image_channels,
-        image_pointwise,
-        image_concat,
-        image_resize,
-        image_movement,
-    ),
+    *(image_reduce, channel_norm, image_pointwise, image_concat, image_resize, image_movement),
     *(dense, block_dense, batch_matmul, attention, attention_bytes),
     *(determinant, distinct, forest, fourier, linear_attention, nonzero, recurrence, roi_align),
     *(scatter, sizes, suppression, topk, totals),

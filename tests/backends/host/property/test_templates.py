@@ -52,6 +52,7 @@ DRAWN: dict[str, Draw] = {
 }
 KNOWN: dict[str, Template] = {one.name: one for one in TEMPLATES if one.name in DRAWN}
 KNOWN |= dict.fromkeys(("movement", "reduce", "softmax"), KNOWN["expression"])
+KNOWN["image_channels"] = KNOWN["image_reduce"]
 KNOWN |= {"relayout": moves.relayout_template}
 
 HOST = host_target()

@@ -46,6 +46,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.statements import with_memory
 from graft.rewrite.rule import Refusal
 from graft.target.register_tile import most_pixels, step_cycles
 from graft.target.target import Target
@@ -241,13 +242,8 @@ class _Part:
             self.invert(),
             self.combine(),
         )
-        body: Stmt = Block(steps)
-        for buffer in (
-            *(self.transposed, self.scores, self.factors),
-            *(self.top.buffer, self.sums.buffer),
-        ):
-            body = Allocate(buffer, body)
-        return Let(self.first, first, body)
+        memory = self.sums.buffer, self.top.buffer, self.factors, self.scores, self.transposed
+        return Let(self.first, first, with_memory(Block(steps), *memory))
 
     def transpose(self) -> Stmt:
         """The queries, scaled, with neighbours side by side; the last one fills up the vectors."""

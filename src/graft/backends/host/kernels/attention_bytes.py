@@ -56,6 +56,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.statements import with_memory
 from graft.ops.integer import HALF, score_of
 from graft.rewrite.rule import Refusal
 from graft.target.register_tile import most_pixels
@@ -185,8 +186,7 @@ class _Writer:
         body = self.tile(number, row_runs)
         loop = For(number, first, count, body)
         job: Stmt = Block((self.pack_keys(), self.pack_values(), loop))
-        for buffer in (self.key_words, self.key_terms, self.value_words):
-            job = Allocate(buffer, job)
+        job = with_memory(job, self.value_words, self.key_terms, self.key_words)
         job = Let(self.shared, over(self.head, self.heads // self.shared_heads), job)
         chunks = Const(self.schedule.chunks)
         parts = ((self.batch, self.batches), (self.head, Const(self.heads)), (chunk, chunks))
@@ -291,13 +291,11 @@ class _Rows:
 
     def body(self, row: Expr) -> Stmt:
         steps = (self.score(), self.top.clear(), self.greatest(), self.softmax(), self.combine())
-        body: Stmt = Block((self.query_terms(), *steps) if self.writer.key_offset else steps)
-        registers = [self.top.buffer, self.sums.buffer, self.totals.buffer, self.firsts]
+        memory = [self.firsts, self.totals.buffer, self.sums.buffer, self.top.buffer]
+        body: Stmt = Block(steps)
         if self.writer.key_offset:
-            registers.append(self.terms.buffer)
-        for buffer in (self.scores, self.codes, *registers):
-            body = Allocate(buffer, body)
-        return Let(self.row, row, body)
+            body, memory = Block((self.query_terms(), *steps)), [self.terms.buffer, *memory]
+        return Let(self.row, row, with_memory(body, *memory, self.codes, self.scores))
 
     def query_word(self, row: int, step: Expr) -> Expr:
         """Four unsigned bytes of a query."""

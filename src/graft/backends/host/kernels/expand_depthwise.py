@@ -49,7 +49,6 @@ from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node, Value
 from graft.loop.ir import (
     INDEX,
-    Allocate,
     Binary,
     BinaryKind,
     Block,
@@ -68,6 +67,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.statements import with_memory
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -324,7 +324,7 @@ class _Writer:
             Block((self.rows(goes_on), leave)),
         )
         begin = Store(following, here, Const(-1))
-        return Allocate(self.ring.buffer, Allocate(following, Block((begin, jobs))))
+        return with_memory(Block((begin, jobs)), self.ring.buffer, following)
 
     @property
     def height(self) -> int:

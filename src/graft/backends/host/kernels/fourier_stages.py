@@ -23,6 +23,7 @@ from graft.loop.statements import (
     Cell,
     as_long_as,
     let,
+    lets,
     loop,
     loops,
     ramp,
@@ -130,20 +131,10 @@ class Stages:
 
     def _named(self, pairs: Sequence[Pair], body: Callable[..., Stmt]) -> Stmt:
         """Names for complex numbers, which the body takes."""
-
-        def rest(given: tuple[Pair, ...]) -> Stmt:
-            if len(given) == len(pairs):
-                return body(*given)
-            (real, imaginary), number = pairs[len(given)], next(self._numbers)
-            return let(
-                f"real{number}",
-                real,
-                lambda one: let(
-                    f"imaginary{number}", imaginary, lambda other: rest((*given, (one, other)))
-                ),
-            )
-
-        return rest(())
+        parts: dict[str, Term] = {}
+        for (real, imaginary), number in zip(pairs, self._numbers, strict=False):
+            parts |= {f"real{number}": real, f"imaginary{number}": imaginary}
+        return lets(parts, lambda *terms: body(*zip(terms[::2], terms[1::2], strict=True)))
 
     def write_lane(self, at: Term, lane: int, pair: Pair, lanes: int) -> Stmt:
         first = (self.source.value + at) * (2 * lanes) + lane

@@ -48,6 +48,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.statements import bound
 from graft.loop.traverse import has_chain, map_expr, map_stmt, walk_all
 from graft.ops.integer import BYTES
 from graft.ops.mixed import HALVES
@@ -288,10 +289,7 @@ class Evaluator:
             bound_to(this, expr)
         for node in self.parameters.group.leading_to(value, known):
             bound_to(node.output, computed((node,), vectors, read)[node.output])
-        body = use(vectors[value] if value in vectors else read(value, None))
-        for var, expr in reversed(bindings):
-            body = Let(var, expr, body)
-        return body
+        return bound(bindings, use(vectors[value] if value in vectors else read(value, None)))
 
 
 def takes_chains(nodes: Iterable[Node]) -> bool:

@@ -40,7 +40,6 @@ from graft.base.dtypes import DType
 from graft.ir.graph import Value
 from graft.loop.ir import (
     INDEX,
-    Allocate,
     Binary,
     BinaryKind,
     Block,
@@ -59,6 +58,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.statements import with_memory
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -183,9 +183,7 @@ class _Writer:
         batch = (self.projection.batch, self.projection.batches)
         jobs = shared((batch, (strip, -(-height // rows)), (self.projection.segment, 1)), work)
         whole: Stmt = Block((Store(following, here, Const(-1)), jobs))
-        for buffer in (following, self.scratch, self.ring.buffer):
-            whole = Allocate(buffer, whole)
-        return whole
+        return with_memory(whole, self.ring.buffer, self.scratch, following)
 
     def filtered(self, goes_on: Expr) -> Stmt:
         """Share by share of the channels, all rows of the depthwise convolution: some at a time,

@@ -7,7 +7,6 @@ through all steps while it lies in the thread's own memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
@@ -17,7 +16,7 @@ from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, load, term
 from graft.loop.ir import Buffer, Stmt
-from graft.loop.statements import Cell, let, loop, parallel, scratch, store, with_memory
+from graft.loop.statements import Cell, let, lets, loop, parallel, scratch, store, with_memory
 from graft.loop.traverse import block
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
@@ -60,22 +59,11 @@ class _Columns:
         def job(number: Term) -> Stmt:
             head, column = number // columns % heads, number % columns
             indices = number // (columns * heads), head, column
-            return self._named(("batch", "head", "column"), indices, self._column)
+            names = ("batch", "head", "column")
+            return lets(dict(zip(names, indices, strict=True)), self._column)
 
         body = parallel("job", batch * heads * columns, job)
         return self._writer.kernel(body)
-
-    def _named(
-        self, names: Sequence[str], values: Sequence[Term], body: Callable[..., Stmt]
-    ) -> Stmt:
-        """A name for each of some values."""
-        if not names:
-            return body()
-        return let(
-            names[0],
-            values[0],
-            lambda one: self._named(names[1:], values[1:], lambda *rest: body(one, *rest)),
-        )
 
     def _read(self, number: int, buffer: Buffer, *at: Term) -> Term:
         """An element of an operand, whose axes may have one element for all."""

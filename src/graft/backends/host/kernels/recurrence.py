@@ -29,7 +29,7 @@ from graft.loop.ir import (
     Stmt,
     Store,
 )
-from graft.loop.statements import let, loop, parallel, ramp, spread, store, when, with_memory
+from graft.loop.statements import let, lets, loop, parallel, ramp, spread, store, when, with_memory
 from graft.loop.traverse import block
 from graft.ops.rnn import GATES, RecurrenceAttrs, activations, directions_of
 from graft.target.target import Target
@@ -132,7 +132,7 @@ def _gru_phase(
     if phase == 0:
         reset = f(_clipped(attrs, now.total(1))) * now.hidden
         update = f(_clipped(attrs, now.total(0)))
-        return let("reset", reset, lambda r: let("update", update, lambda u: end(r, u)))
+        return lets({"reset": reset, "update": update}, end)
     fresh = g(_clipped(attrs, now.total(2)))
     hidden = (1.0 - now.cell) * fresh + now.cell * now.hidden
     return let("hidden", hidden, lambda h: end(h, None))
@@ -228,11 +228,7 @@ class _Steps:
 
         def one(job: Term) -> Stmt:
             unit = job % self._blocks * self._lanes
-            return let(
-                "way",
-                job // self._blocks,
-                lambda direction: let("unit", unit, partial(body, direction)),
-            )
+            return lets({"way": job // self._blocks, "unit": unit}, body)
 
         return parallel(name, self._blocks * len(self._directions), one)
 

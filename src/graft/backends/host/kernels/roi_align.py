@@ -24,6 +24,7 @@ from graft.loop.ir import INDEX, Buffer, Const, Scope, Stmt
 from graft.loop.statements import (
     Cell,
     let,
+    lets,
     loop,
     loops,
     parallel,
@@ -114,14 +115,8 @@ class Axis:
                 lambda count: body(Span(first, bin_size, count)),
             )
 
-        def begun(first: Term) -> Stmt:
-            return let(
-                f"{self.name}_bin_size",
-                size / float(self.bins),
-                lambda bin_size: with_samples(first, bin_size),
-            )
-
-        return let(f"{self.name}_start", start, begun)
+        bin_size = size / float(self.bins)
+        return lets({f"{self.name}_start": start, f"{self.name}_bin_size": bin_size}, with_samples)
 
     def sample(
         self, tag: str, span: Span, bin_: Term, number: Term, body: Callable[[Sample], Stmt]
@@ -133,20 +128,15 @@ class Axis:
         position = span.start + cast(dtype, bin_) * span.bin_size + within
         edge = cast(dtype, self.extent)
 
-        def weighted(at: Term, inside: Term, clipped: Term, low: Term) -> Stmt:
+        def weighted(inside: Term, clipped: Term, low: Term) -> Stmt:
             fraction = clipped - cast(dtype, low)
             nothing = Term(Const(0.0, dtype))
-            weights = select(inside, 1.0 - fraction, nothing), select(inside, fraction, nothing)
+            weights = {
+                f"{name}_below": select(inside, 1.0 - fraction, nothing),
+                f"{name}_above": select(inside, fraction, nothing),
+            }
             high = minimum(low + 1, self.extent - 1)
-            return let(
-                f"{name}_below",
-                weights[0],
-                lambda below: let(
-                    f"{name}_above",
-                    weights[1],
-                    lambda above: body(Sample(low, high, below, above)),
-                ),
-            )
+            return lets(weights, lambda *pair: body(Sample(low, high, *pair)))
 
         def with_position(at: Term) -> Stmt:
             inside = (at >= -1.0) & (at <= edge)
@@ -157,7 +147,7 @@ class Axis:
                 lambda clip: let(
                     f"{name}_low",
                     cast(INDEX, call("floor", clip)),
-                    lambda low: weighted(at, inside, clip, low),
+                    partial(weighted, inside, clip),
                 ),
             )
 
@@ -240,10 +230,7 @@ class _Pooling:
         pieces = (self._channels + (_CHANNELS - 1)) // _CHANNELS
 
         def job(number: Term) -> Stmt:
-            return let("box", number // pieces, lambda box: let("piece", number % pieces, of(box)))
-
-        def of(box: Term) -> Callable[[Term], Stmt]:
-            return partial(self._job, box)
+            return lets({"box": number // pieces, "piece": number % pieces}, self._job)
 
         jobs = parallel("job", self._boxes * pieces, job)
         tables: tuple[Buffer, ...] = (*self._rows.memory, *self._columns.memory, self._sums)

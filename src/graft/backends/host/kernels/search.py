@@ -25,6 +25,7 @@ from graft.loop.statements import (
     Cell,
     as_long_as,
     let,
+    lets,
     loop,
     parallel,
     scratch,
@@ -113,15 +114,8 @@ class Heap:
 
     def reinsert(self, tag: str, source: Operand, count: Operand, start: Operand = 0) -> Stmt:
         """Sink the element at `source` from `start` on, within `count` elements."""
-        return let(
-            f"{tag}_value",
-            self.value(source),
-            lambda value: let(
-                f"{tag}_position",
-                self.position(source),
-                lambda position: self.sink(tag, value, position, count, start),
-            ),
-        )
+        element = {f"{tag}_value": self.value(source), f"{tag}_position": self.position(source)}
+        return lets(element, lambda one, at: self.sink(tag, one, at, count, start))
 
     def sink(
         self, tag: str, value: Term, position: Term, count: Operand, start: Operand = 0
@@ -178,10 +172,7 @@ class _Search:
 
     def kernel(self) -> Kernel:
         def row(job: Term) -> Stmt:
-            return let("line", job // self._inner, lambda line: in_line(line, job % self._inner))
-
-        def in_line(line: Term, index: Term) -> Stmt:
-            return let("column", index, lambda column: self._row(line, column))
+            return lets({"line": job // self._inner, "column": job % self._inner}, self._row)
 
         rows = parallel("job", self._outer * self._inner, row)
         body = when(self._count > 0, with_memory(rows, *self._heap.memory))
@@ -324,12 +315,6 @@ class _Distinct:
         return load(self._data, row * self._width + column)
 
     def _popped(self, iteration: Term) -> Stmt:
-        def at_end(last: Term) -> Stmt:
-            return let("value", self._heap.value(0), partial(with_value, last))
-
-        def with_value(last: Term, value: Term) -> Stmt:
-            return let("place", self._heap.position(0), partial(popped, last, value))
-
         def popped(last: Term, value: Term, offset: Term) -> Stmt:
             group, position = offset // self._count, offset % self._count
             same = self._heap.order.same(value, self._known.value)
@@ -342,7 +327,8 @@ class _Distinct:
                 store(self._inverse, position, here),
             )
 
-        return let("last", self._count - 1 - iteration, at_end)
+        last, heap = self._count - 1 - iteration, self._heap
+        return lets({"last": last, "value": heap.value(0), "place": heap.position(0)}, popped)
 
     def _begun(self, value: Term, group: Term, position: Term) -> Stmt:
         def entered(new: Term) -> Stmt:

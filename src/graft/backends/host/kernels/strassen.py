@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from graft.backends.host.coordinates import plus, times
+from graft.backends.host.coordinates import over, plus, times
 from graft.backends.host.kernels.product import OutputVector, ProductSchedule, product_cycles
 from graft.backends.host.kernels.tile import Tile, balanced
 from graft.backends.host.kernels.vectors import Span, along
@@ -25,7 +25,6 @@ from graft.backends.host.storage import index
 from graft.base.dtypes import Array, DType
 from graft.loop.build import Term
 from graft.loop.ir import (
-    Allocate,
     Binary,
     BinaryKind,
     Block,
@@ -46,6 +45,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.statements import with_memory
 from graft.runtime.memory import aligned_empty
 from graft.target.machine import LINE_BYTES
 from graft.target.register_tile import (
@@ -208,7 +208,7 @@ class StrassenProduct:
         jobs = For(block, Const(0), Const(blocks), job, LoopKind.PARALLEL)
         both = Block((self.summed_rows(chunk), jobs))
         whole = For(chunk, Const(0), Const(self.chunks), both)
-        return Allocate(self.left, Allocate(self.sums, whole))
+        return with_memory(whole, self.left, self.sums)
 
     def summed_weights(self, chunk: Expr, block: Expr) -> Stmt:
         """The sums of one block."""
@@ -294,10 +294,8 @@ class _Quarters:
             *(self.resume(6, first), self.multiplied(6), self.keep(6, 0)),
             self.stored(),
         )
-        body: Stmt = Block(steps)
-        for buffer in (self.kept, *(tile.accumulators for tile in self.tiles)):
-            body = Allocate(buffer, body)
-        return Let(self.row, row, body)
+        tiles = (tile.accumulators for tile in reversed(self.tiles))
+        return Let(self.row, row, with_memory(Block(steps), *tiles, self.kept))
 
     def multiplied(self, number: int) -> Stmt:
         """One product, added to what its tile holds."""
@@ -323,9 +321,9 @@ class _Quarters:
         line = LINE_BYTES // product.dtype.numpy.itemsize
         steps = PRODUCTS * product.half_rows  # that a row of weights is spread over
         spread = max(1, steps * line // (QUARTERS * product.schedule.width * self.size))
-        done = _over(times(self.row, PRODUCTS), self.size)
+        done = over(times(self.row, PRODUCTS), self.size)
         counted = plus(times(plus(done, number), product.half_depth), step)
-        place = times(_over(counted, spread), line)
+        place = times(over(counted, spread), line)
         block = plus(self.block, 1)
         return Prefetch(product.weights, (self.chunk, block, Const(0), Const(0), place))
 
@@ -394,7 +392,3 @@ class _Quarters:
         first = Compare(CompareKind.EQUAL, self.chunk, Const(0))
         later = If(last, product.finish(output, total), Store(buffer, place, total))
         return If(first, Store(buffer, place, value), later)
-
-
-def _over(left: Expr, right: int) -> Expr:
-    return left if right == 1 else Binary(BinaryKind.FLOOR_DIVIDE, left, Const(right))

@@ -26,6 +26,7 @@ from graft.loop.statements import (
     Cell,
     as_long_as,
     let,
+    lets,
     loop,
     parallel,
     ramp,
@@ -68,14 +69,11 @@ class KeptBoxes:
     def corners(self, sides: Sequence[Term], body: Callable[[Box], Stmt]) -> Stmt:
         """A name for each number of a box."""
 
-        def named(sides_so_far: tuple[Term, ...]) -> Stmt:
-            if len(sides_so_far) < len(_SIDES):
-                name, value = _SIDES[len(sides_so_far)], sides[len(sides_so_far)]
-                return let(name, value, lambda side: named((*sides_so_far, side)))
-            area = (sides_so_far[1] - sides_so_far[0]) * (sides_so_far[3] - sides_so_far[2])
-            return let("area", area, lambda size: body(Box(sides_so_far, size)))
+        def with_area(*corners: Term) -> Stmt:
+            area = (corners[1] - corners[0]) * (corners[3] - corners[2])
+            return let("area", area, lambda size: body(Box(corners, size)))
 
-        return named(())
+        return lets(dict(zip(_SIDES, sides, strict=True)), with_area)
 
     def add(self, box: Box, count: Term) -> Stmt:
         """The box behind `count` others."""

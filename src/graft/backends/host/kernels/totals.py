@@ -16,7 +16,7 @@ from graft.base.dims import product
 from graft.base.dtypes import DType
 from graft.loop.build import Term, cast, equal, load, maximum, select, term
 from graft.loop.ir import INDEX, Buffer, Const, Scope, Stmt
-from graft.loop.statements import let, loop, parallel, ramp, spread, store, with_memory
+from graft.loop.statements import let, lets, loop, parallel, ramp, spread, store, with_memory
 from graft.loop.traverse import block
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
@@ -68,7 +68,7 @@ class _Totals:
             behind = self._writer.dim(product(self._shape[number + 1 :]))
             extent = select(here, self._writer.dim(dim), extent)
             inner = select(here, behind, inner)
-        return let("extent", extent, lambda n: let("inner", inner, lambda m: self._lines(n, m)))
+        return lets({"extent": extent, "inner": inner}, self._lines)
 
     def _lines(self, extent: Term, inner: Term) -> Stmt:
         """Whole vectors of neighbouring lines, then the lines that are left."""
@@ -84,17 +84,11 @@ class _Totals:
 
             return parallel(f"job{lanes}", outer * count, lines)
 
-        return let(
-            "whole",
-            whole,
-            lambda vectors: let(
-                "rest",
-                rest,
-                lambda left: block(
-                    jobs(vectors, term(0), self._lanes), jobs(left, vectors * self._lanes, 1)
-                ),
-            ),
-        )
+        def both(vectors: Term, lines: Term) -> Stmt:
+            wide, single = (term(0), self._lanes), (vectors * self._lanes, 1)
+            return block(jobs(vectors, *wide), jobs(lines, *single))
+
+        return lets({"whole": whole, "rest": rest}, both)
 
     def _line(self, start: Term, extent: Term, inner: Term, lanes: int) -> Stmt:
         """The totals of one line, or of as many as a vector has lanes."""

@@ -20,7 +20,8 @@ from graft.base.dtypes import DType
 from graft.base.errors import InternalError
 from graft.ir.graph import Node, Value
 from graft.ir.literal import Literal
-from graft.loop.ir import Const, Expr, For, Let, LoopKind, Stmt, Var
+from graft.loop.ir import Const, Expr, For, LoopKind, Stmt, Var
+from graft.loop.statements import bound
 from graft.ops.mixed import HALVES
 from graft.rewrite.rule import Refusal
 
@@ -173,8 +174,7 @@ def shared_loop(parts: Sequence[tuple[Var, Expr | int]], body: Stmt, name: str =
     """One loop over all combinations of indices, the last part's fastest, for threads to share."""
     job = Var(name)
     indices = unflattened(job, [extent for _, extent in parts])
-    for (var, _), value in reversed(list(zip(parts, indices, strict=True))):
-        body = Let(var, value, body)
+    body = bound([(var, value) for (var, _), value in zip(parts, indices, strict=True)], body)
     one: Expr = Const(1)
     count = reduce(times, (extent for _, extent in parts), one)
     return For(job, Const(0), count, body, LoopKind.PARALLEL)

@@ -38,10 +38,10 @@ from graft.loop.ir import (
     Const,
     Expr,
     For,
-    Let,
     Stmt,
     Var,
 )
+from graft.loop.statements import bound
 from graft.loop.traverse import block
 from graft.ops.integer import BYTES
 from graft.ops.mixed import HALVES
@@ -239,11 +239,8 @@ class _Writer(ImageWriter):
                 line += self.tiles_of_any(first)
         first_line, lines = self.vertical.clipped(self.row)
         counted = self.vertical.clipped(self.row, self.counts_padding)[1]
-        body: Stmt = Block(tuple(line))
         bindings = ((self.first_line, first_line), (self.lines, lines), (self.counted, counted))
-        for var, value in reversed(bindings):
-            body = Let(var, value, body)
-        return self.rows([body])
+        return self.rows([bound(bindings, Block(tuple(line)))])
 
     def most(self, width: int) -> int:
         """How many pixels of a row that long have all their columns in registers."""
@@ -268,7 +265,7 @@ class _Writer(ImageWriter):
             run.loop(Var(self.fresh("tile")), partial(tile, run.size))
             for run in runs(whole, self.most(self.columns))
         ]
-        return [Let(start, begin, Let(whole, count, Block(tuple(body))))]
+        return [bound(((start, begin), (whole, count)), Block(tuple(body)))]
 
     def tiles(self, first: int, width: int) -> list[Stmt]:
         """A row for one vector of channels; tiles at its ends have cut windows."""

@@ -95,13 +95,14 @@ def _layouts(group: Group, block: int) -> Iterator[Mapping[Value, tuple[int, ...
 
 @kernel_template(_ANCHORS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule, layouts=_layouts)
 def image_reduce(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
-    """A reduction over rows and columns with whatever is fused with it."""
-    block = reduced_block(group, stores, PIXELS)
+    """A reduction over pixels or channels with whatever is fused with it."""
+    block = reduced_block(group, stores)
     if isinstance(block, Refusal):
         return block
     anchor = group.sole_anchor
     schedule = default_schedule(target, anchor.output.dtype, block)
-    return plan_of(group, stores, lambda p: _PixelWriter(p, schedule, anchor, block).body())
+    writer = _PixelWriter if reduces_image(anchor, PIXELS) else _ChannelWriter
+    return plan_of(group, stores, lambda p: writer(p, schedule, anchor, block).body())
 
 
 def reduces_image(anchor: Node | None, *axes: frozenset[int]) -> bool:
@@ -117,11 +118,11 @@ def reduces_image(anchor: Node | None, *axes: frozenset[int]) -> bool:
     )
 
 
-def reduced_block(group: Group, stores: Stores, axes: frozenset[int]) -> int | Refusal:
-    """The blocks of the image that a group reduces along axes; a reason where it cannot be read."""
+def reduced_block(group: Group, stores: Stores) -> int | Refusal:
+    """The blocks of the image that a group reduces; a reason where it cannot be read."""
     anchor = group.sole_anchor
-    if not reduces_image(anchor, axes):
-        return Refusal(f"an image is not reduced along its axes {sorted(axes)}")
+    if not reduces_image(anchor, PIXELS, CHANNELS):
+        return Refusal("no image is reduced along all of its pixels, or its channels")
     source = anchor.args[0]
     before = group.leading_to(source)
     read = operands(before, ()) if before else [source]
@@ -153,43 +154,77 @@ def _unfit_epilogue(
     return not_pointwise(after, rank=len(shape_of(anchor.output)))
 
 
-class _PixelWriter:
-    """Writes the loop nest of one reduction."""
+class _Writer:
+    """What the loop nests of both kinds of reductions have in common."""
 
     def __init__(
         self, parameters: Parameters, schedule: ReduceSchedule, anchor: Node, block: int
     ) -> None:
-        self.parameters = parameters
-        self.schedule = schedule
-        self.anchor = anchor
-        self.size = block
+        self.parameters, self.schedule = parameters, schedule
+        self.anchor, self.size = anchor, block
+        self.lanes, self.dtype = schedule.lanes, anchor.output.dtype
         self.kind = REDUCTIONS[anchor.op.name]
-        self.start = neutral(self.kind, anchor.output.dtype)
+        self.start = Const(neutral(self.kind, self.dtype), self.dtype, self.lanes)
         extents = map(parameters.extent, shape_of(anchor.args[0]))
         self.batches, self.channels, self.height, self.width = extents
-        self.blocks = over(plus(self.channels, block - 1), block)
         self.result: Storage = parameters.stores[parameters.group.output]
         self.evaluator = Evaluator(parameters)
-        self.batch, self.block, self.row = Var("batch"), Var("block"), Var("row")
+        self.batch, self.row = Var("batch"), Var("row")
+
+    def totals(self, count: int) -> Tile:
+        """So many totals of a vector of channels."""
+        return Tile(count, 1, self.lanes, self.parameters.fresh(""), self.dtype)
+
+    def clear(self, tile: Tile) -> Stmt:
+        return tile.clear(lambda _: self.start)
+
+    def update(
+        self, tile: Tile, pixel: int, at: tuple[Expr, Expr, Expr, int], condition: Expr | None
+    ) -> Stmt:
+        """One more vector of the image, of which only some lanes may be channels, to a total."""
+        coordinate = BlockedCoordinate(self.batch, *at, self.lanes, self.size)
+
+        def added(value: Expr) -> Stmt:
+            if condition is not None:
+                value = Select(condition, value, self.start)
+            total = Binary(self.kind, tile.value(pixel, 0), value)
+            return Store(tile.accumulators, tile.at(pixel, 0), total)
+
+        return self.evaluator.at(coordinate, self.anchor.args[0], {}, added)
+
+    def stored(self, total: Expr, at: tuple[Expr, ...], condition: Expr | None) -> Stmt:
+        """A result through the epilogue to memory."""
+        group = self.parameters.group
+        buffer = self.parameters.value(group.output, "result")[1]
+        return self.evaluator.at(
+            PlainCoordinate(at, total.lanes, condition),
+            group.nodes[-1].output,
+            {self.anchor.output: total},
+            lambda value: masked_store(buffer, at, value, condition),
+        )
+
+
+class _PixelWriter(_Writer):
+    """Writes the loop nest of one reduction over pixels."""
+
+    block = Var("block")
 
     def body(self) -> Stmt:
-        vectors = range(0, self.size, self.schedule.lanes)
-        body = Block(tuple(self.vector(first) for first in vectors))
-        return shared(((self.batch, self.batches), (self.block, self.blocks)), body)
+        blocks = over(plus(self.channels, self.size - 1), self.size)
+        body = Block(tuple(self.vector(first) for first in range(0, self.size, self.lanes)))
+        return shared(((self.batch, self.batches), (self.block, blocks)), body)
 
     def vector(self, first: int) -> Stmt:
         """A vector of channels."""
-        lanes, dtype = self.schedule.lanes, self.anchor.output.dtype
         count = self.schedule.totals
         if isinstance(self.width, Const):
             count = min(count, int(self.width.value))
-        tile = Tile(count, 1, lanes, self.parameters.fresh(""), dtype)
-        start = Const(self.start, dtype, lanes)
+        tile = self.totals(count)
         line = Var(self.parameters.fresh("row"))
 
         def added(size: int, column: Expr) -> Stmt:
-            updates = [self.update(tile, first, line, column, pixel) for pixel in range(size)]
-            return Block(tuple(updates))
+            at = ((self.block, line, plus(column, pixel), first) for pixel in range(size))
+            return Block(tuple(self.update(tile, n, here, None) for n, here in enumerate(at)))
 
         pixels = [
             run.loop(Var(self.parameters.fresh("tile")), partial(added, run.size))
@@ -197,12 +232,12 @@ class _PixelWriter:
         ]
         if not self.is_long(count):
             sums = For(line, Const(0), self.height, Block(tuple(pixels)))
-            body = Block((tile.clear(lambda _: start), sums, self.finish(tile, first)))
+            body = Block((self.clear(tile), sums, self.finish(tile, first)))
             return Allocate(tile.accumulators, body)
-        whole = Tile(1, 1, lanes, self.parameters.fresh("_all"), DType.FLOAT64)
+        whole = Tile(1, 1, self.lanes, self.parameters.fresh("_all"), DType.FLOAT64)
         total = Binary(self.kind, whole.value(0, 0), Cast(DType.FLOAT64, self.together(tile)))
         gathered = Store(whole.accumulators, whole.at(0, 0), total)
-        row = Block((tile.clear(lambda _: start), *pixels, gathered))
+        row = Block((self.clear(tile), *pixels, gathered))
         sums = For(line, Const(0), self.height, Allocate(tile.accumulators, row))
         body = Block((whole.clear(), sums, self.finish(whole, first)))
         return Allocate(whole.accumulators, body)
@@ -217,41 +252,20 @@ class _PixelWriter:
     def together(self, tile: Tile) -> Expr:
         return combined(self.kind, [tile.value(pixel, 0) for pixel in range(tile.pixels)])
 
-    def update(self, tile: Tile, first: int, line: Expr, column: Expr, pixel: int) -> Stmt:
-        """One more pixel to one of the totals."""
-        place = plus(column, pixel)
-        lanes = self.schedule.lanes
-        coordinate = BlockedCoordinate(self.batch, self.block, line, place, first, lanes, self.size)
-
-        def added(value: Expr) -> Stmt:
-            total = Binary(self.kind, tile.value(pixel, 0), value)
-            return Store(tile.accumulators, tile.at(pixel, 0), total)
-
-        return self.evaluator.at(coordinate, self.anchor.args[0], {}, added)
-
     def finish(self, tile: Tile, first: int) -> Stmt:
         """The totals together, those of a mean divided, through the epilogue, to memory."""
-        group, lanes = self.parameters.group, self.schedule.lanes
-        total = self.together(tile)
+        lanes, total = self.lanes, self.together(tile)
         if self.anchor.op.name == "mean":
             pixels = times(self.height, self.width)
             divisor = Broadcast(Cast(tile.dtype, pixels), lanes)
             total = Binary(BinaryKind.DIVIDE, total, divisor)
-        if tile.dtype is not self.anchor.output.dtype:
-            total = Cast(self.anchor.output.dtype, total)
+        if tile.dtype is not self.dtype:
+            total = Cast(self.dtype, total)
         channel = plus(times(self.block, self.size), first)
-        remaining = minus(self.channels, channel)
         is_whole = modulo(self.channels, self.size) == Const(0)
-        condition = None if is_whole else mask_of(remaining, lanes)
+        condition = None if is_whole else mask_of(minus(self.channels, channel), lanes)
         rest = (Const(0),) * (len(self.result.shape) - 2)
-        at: tuple[Expr, ...] = (self.batch, Ramp(channel, 1, lanes), *rest)
-        buffer = self.parameters.value(group.output, "result")[1]
-        return self.evaluator.at(
-            PlainCoordinate(at, lanes, condition),
-            group.nodes[-1].output,
-            {self.anchor.output: total},
-            lambda value: masked_store(buffer, at, value, condition),
-        )
+        return self.stored(total, (self.batch, Ramp(channel, 1, lanes), *rest), condition)
 
 
 def combined(kind: BinaryKind, terms: list[Expr]) -> Expr:
@@ -262,34 +276,8 @@ def combined(kind: BinaryKind, terms: list[Expr]) -> Expr:
     return terms[0]
 
 
-@kernel_template(_ANCHORS, Layout.BLOCKED, dtypes=FLOATS, schedule=ReduceSchedule)
-def image_channels(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
-    """A reduction over channels with whatever is fused with it."""
-    block = reduced_block(group, stores, CHANNELS)
-    if isinstance(block, Refusal):
-        return block
-    anchor = group.sole_anchor
-    schedule = default_schedule(target, anchor.output.dtype, block)
-    return plan_of(group, stores, lambda p: _ChannelWriter(p, schedule, anchor, block).body())
-
-
-class _ChannelWriter:
-    """Writes the loop nest of one reduction."""
-
-    def __init__(
-        self, parameters: Parameters, schedule: ReduceSchedule, anchor: Node, block: int
-    ) -> None:
-        self.parameters, self.schedule = parameters, schedule
-        self.anchor, self.size = anchor, block
-        self.kind = REDUCTIONS[anchor.op.name]
-        self.start = neutral(self.kind, anchor.output.dtype)
-        batches, channels, height, width = map(parameters.extent, shape_of(anchor.args[0]))
-        assert isinstance(channels, Const)
-        self.batches, self.height, self.width = batches, height, width
-        self.channels = int(channels.value)
-        self.result: Storage = parameters.stores[parameters.group.output]
-        self.evaluator = Evaluator(parameters)
-        self.batch, self.row = Var("batch"), Var("row")
+class _ChannelWriter(_Writer):
+    """Writes the loop nest of one reduction over channels."""
 
     def body(self) -> Stmt:
         line = [
@@ -298,56 +286,37 @@ class _ChannelWriter:
         ]
         return shared(((self.batch, self.batches), (self.row, self.height)), Block(tuple(line)))
 
+    @property
+    def channel_count(self) -> int:
+        assert isinstance(self.channels, Const)
+        return int(self.channels.value)
+
     def pixels(self, count: int, column: Expr) -> Stmt:
         """Some pixels: their vectors block by block, then the lanes of each."""
-        lanes, dtype = self.schedule.lanes, self.anchor.output.dtype
-        tile = Tile(count, 1, lanes, self.parameters.fresh(""), dtype)
-        start = Const(self.start, dtype, lanes)
-        block = Var(self.parameters.fresh("block"))
-        whole, rest_channels = divmod(self.channels, self.size)
+        tile, block = self.totals(count), Var(self.parameters.fresh("block"))
+        whole, rest_channels = divmod(self.channel_count, self.size)
         blocks = For(block, Const(0), Const(whole), self.block(tile, column, block, self.size))
         rest = self.block(tile, column, Const(whole), rest_channels)
         finish = tile.each(lambda pixel, _: self.finish(tile, plus(column, pixel), pixel))
-        body = Block((tile.clear(lambda _: start), blocks, rest, finish))
-        return Allocate(tile.accumulators, body)
+        return Allocate(tile.accumulators, Block((self.clear(tile), blocks, rest, finish)))
 
     def block(self, tile: Tile, column: Expr, block: Expr, channels: int) -> Stmt:
         """The first channels of a block to the totals of all pixels."""
-        lanes = self.schedule.lanes
         statements: list[Stmt] = []
-        for first in range(0, channels, lanes):
-            condition = mask_of(Const(channels - first), lanes)
+        for first in range(0, channels, self.lanes):
+            condition = mask_of(Const(channels - first), self.lanes)
             for pixel in range(tile.pixels):
-                place = plus(column, pixel)
-                coordinate = BlockedCoordinate(
-                    self.batch, block, self.row, place, first, lanes, self.size
-                )
-                add = partial(self.added, tile, pixel, condition)
-                statements.append(self.evaluator.at(coordinate, self.anchor.args[0], {}, add))
+                at = (block, self.row, plus(column, pixel), first)
+                statements.append(self.update(tile, pixel, at, condition))
         return Block(tuple(statements))
-
-    def added(self, tile: Tile, pixel: int, condition: Expr | None, value: Expr) -> Stmt:
-        """A vector, of which only some lanes may be channels, to the total of a pixel."""
-        if condition is not None:
-            value = Select(condition, value, Const(self.start, value.dtype, value.lanes))
-        total = Binary(self.kind, tile.value(pixel, 0), value)
-        return Store(tile.accumulators, tile.at(pixel, 0), total)
 
     def finish(self, tile: Tile, column: Expr, pixel: int) -> Stmt:
         """The lanes together, those of a mean divided, through the epilogue, to memory."""
-        group = self.parameters.group
         total = tile.value(pixel, 0)
         if tile.lanes > 1:
             total = Call(ACROSS[self.kind], (total,), total.dtype)
         if self.anchor.op.name == "mean":
-            divisor = Const(float(self.channels), total.dtype)
+            divisor = Const(float(self.channel_count), total.dtype)
             total = Binary(BinaryKind.DIVIDE, total, divisor)
         one = (Const(0),) if self.anchor.attrs.keepdims else ()
-        at: tuple[Expr, ...] = (self.batch, *one, self.row, column)
-        buffer = self.parameters.value(group.output, "result")[1]
-        return self.evaluator.at(
-            PlainCoordinate(at),
-            group.nodes[-1].output,
-            {self.anchor.output: total},
-            lambda value: Store(buffer, at, value),
-        )
+        return self.stored(total, (self.batch, *one, self.row, column), None)

@@ -44,7 +44,6 @@ from graft.loop.ir import (
     Cast,
     Const,
     Expr,
-    Let,
     Load,
     Ramp,
     Scope,
@@ -52,6 +51,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.statements import bound
 from graft.ops import resize_axis
 from graft.ops.expression import NumbersNeededError
 from graft.ops.integer import BYTES
@@ -255,10 +255,7 @@ class _Writer(ImageWriter):
                 weight = Var(self.fresh("weight"), DType.FLOAT32)
                 bindings.append((weight, axis.weight(index, tap)))
             axis_taps.append(_Tap(place, weight))
-        body = use(axis_taps)
-        for var, expr in reversed(bindings):
-            body = Let(var, expr, body)
-        return body
+        return bound(bindings, use(axis_taps))
 
     def combined(
         self, coordinate: BlockedCoordinate, lines: list[_Tap], columns: list[_Tap]
@@ -280,10 +277,7 @@ class _Writer(ImageWriter):
                 values = [self.read(coordinate, line.place, column.place) for column in columns]
                 sums.append(named(self.weighted(columns, values)))
             total = named(self.weighted(lines, sums))
-        body = self.store(coordinate, {self.anchor.output: total})
-        for var, expr in reversed(bindings):
-            body = Let(var, expr, body)
-        return body
+        return bound(bindings, self.store(coordinate, {self.anchor.output: total}))
 
     def read(self, coordinate: BlockedCoordinate, row: Expr, column: Expr) -> Expr:
         """The image's vector in a row and a column, of the dtype that it is resized in."""
