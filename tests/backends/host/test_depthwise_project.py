@@ -129,7 +129,7 @@ def test_what_is_refused() -> None:
     value = builder("nn.conv2d", data, numbers(builder, 16, 1, 3, 3), groups=16)
     value = builder("nn.conv2d", value, numbers(builder, 32, 16, 3, 3))
     reason = chain(builder.build(value)).refusal(depthwise_project)
-    assert reason == "the last convolution is not pointwise"
+    assert reason == "the second convolution is not pointwise"
     reason = chain(pair_graph((1, 16, 8, 8), 32, **PADDED)).refusal(depthwise_project)
     assert reason == "the halo of the data is narrower than the padding"
 
