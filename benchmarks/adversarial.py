@@ -172,7 +172,7 @@ def split(sketch: Sketch, nodes: int) -> list[str]:
     wide = sketch.node("Concat", *["x"] * max(1, nodes // SHAPE[1]), axis=1)
     names = [f"s{number}" for number in range(SHAPE[1] * max(1, nodes // SHAPE[1]))]
     sketch.nodes.append(helper.make_node("Split", [wide], names, axis=1))
-    return [sketch.node("Concat", *[sketch.node("Sin", one) for one in names], axis=1)]
+    return [sketch.node("Concat", *[sketch.node("Sin", name) for name in names], axis=1)]
 
 
 @family

@@ -150,7 +150,7 @@ def _answer(arguments: Sequence[str], cache: Path | None) -> dict[str, Any]:
 
 def medians(runs: Sequence[Figures]) -> Figures:
     """Figure by figure."""
-    return {name: median(one[name] for one in runs) for name in runs[0]}
+    return {name: median(run[name] for run in runs) for name in runs[0]}
 
 
 def starting(found: Sequence[Footprint]) -> list[str]:

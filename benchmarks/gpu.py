@@ -222,7 +222,7 @@ def _compared(jobs: Sequence[Job], rounds: int) -> Iterator[tuple[Job, Json]]:
     for job, contenders, errors in ready:
         able = [name for name in contenders if not isinstance(errors[name], str)]
         times = [{name: contenders[name].seconds() for name in able} for _ in range(rounds)]
-        medians = {name: float(np.median([one[name] for one in times])) for name in able}
+        medians = {name: float(np.median([time[name] for time in times])) for name in able}
         shown = ", ".join(f"{n} {medians[n] * 1e3:.4f} ms, {errors[n]:.1e}" for n in able)
         print(f"{job.network} {job.precision}: {shown}", flush=True)
         yield job, {"seconds": medians, "errors": errors, "rounds": rounds}

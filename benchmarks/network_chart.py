@@ -50,7 +50,7 @@ def draw(rows: Sequence[Row], contenders: Sequence[str], title: str, path: Path)
         places = [
             number + (position + 0.5) * width - _GROUP_WIDTH / 2 for number in range(len(rows))
         ]
-        heights = [one[position] or 0.0 for one in speeds]
+        heights = [speed[position] or 0.0 for speed in speeds]
         bars = axes.bar(
             places, heights, 0.92 * width, color=_COLOURS[name], label=CONTENDERS[name].title
         )

@@ -66,7 +66,7 @@ class Row:
 
     def speedup(self) -> float | None:
         """The median of these."""
-        values = [one.value for one in self.ratios()]
+        values = [ratio.value for ratio in self.ratios()]
         return median(values) if values else None
 
     def problems(self) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _best(run: Json) -> Ratio | None:
         for one in run["contenders"]
         if one["timing"] is not None and one["timing"]["ratio"] is not None
     ]
-    return min((_inverse(one) for one in ratios), key=lambda one: one.value, default=None)
+    return min((_inverse(ratio) for ratio in ratios), key=lambda one: one.value, default=None)
 
 
 def _inverse(ratio: Ratio) -> Ratio:
@@ -136,7 +136,7 @@ def _each_run(row: Row) -> str:
     if len(ratios) == 1 and ratios[0].low is not None:
         (only,) = ratios
         return f"{only.value:.2f} ({only.low:.2f} to {only.high:.2f})"
-    return ", ".join(f"{one.value:.2f}" for one in ratios) or MISSING
+    return ", ".join(f"{ratio.value:.2f}" for ratio in ratios) or MISSING
 
 
 def speedup_text(row: Row) -> str:
@@ -164,7 +164,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """Whatever a reader has to know of single cells: reasons for missing ones, warnings."""
     lines = []
     for row in rows:
-        lines += [f"{row.network}: not timed: {one}" for one in row.problems()]
+        lines += [f"{row.network}: not timed: {problem}" for problem in row.problems()]
         warnings = [one for run in row.runs for one in run["warnings"]]
-        lines += [f"{row.network}: {one}" for one in dict.fromkeys(warnings)]
+        lines += [f"{row.network}: {warning}" for warning in dict.fromkeys(warnings)]
     return [part for line in lines for part in item(line)]

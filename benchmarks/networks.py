@@ -102,7 +102,7 @@ def measure(name: str, options: argparse.Namespace) -> Json:
 def merge(recorded: Json, data: Json) -> Json:
     """The new record, with the speed-ups of others that were made on other processors."""
     others = (_speedups(recorded), *recorded.get("elsewhere", ()))
-    elsewhere = [one for one in others if one["processor"] != data["processor"]]
+    elsewhere = [other for other in others if other["processor"] != data["processor"]]
     return {**data, "elsewhere": elsewhere}
 
 

@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace) -> Json:
         print(f"  {network}: ", end="", flush=True)
         results.append(placed(network, optimize(import_graph(network_path(network))).graph))
         print(_in_short(results[-1]), flush=True)
-    return [asdict(one) for one in results]
+    return [asdict(result) for result in results]
 
 
 def sections(record: Record) -> Iterator[Section]:

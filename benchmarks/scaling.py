@@ -127,7 +127,7 @@ def stage_table(columns: Sequence[Mapping[str, float]]) -> list[str]:
     for stage in [name for name in columns[0] if name != "nodes"]:
         seconds = [column[stage] for column in columns]
         per_node = [f"{one / n * 1e6:.1f}" for one, n in zip(seconds, sizes, strict=True)]
-        rows.append([stage, *(f"{one:.3f} s" for one in seconds), ", ".join(per_node)])
+        rows.append([stage, *(f"{second:.3f} s" for second in seconds), ", ".join(per_node)])
     return table(["stage", *(f"{n:,} nodes" for n in sizes), "µs per node"], rows)
 
 

@@ -62,7 +62,7 @@ def _small(
         nodes,
         "small",
         [helper.make_tensor_value_info(*one) for one in inputs],
-        [helper.make_tensor_value_info(*one) for one in outputs],
+        [helper.make_tensor_value_info(*output) for output in outputs],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
@@ -314,7 +314,7 @@ def process(contender: str, small: Small) -> dict[str, Any]:
         )
         results = session.run(None, feeds)
         seconds = {"onnxruntime": _blocks(lambda: session.run(None, feeds))}
-    return {**seconds, "results": [np.asarray(one).tolist() for one in results]}
+    return {**seconds, "results": [np.asarray(result).tolist() for result in results]}
 
 
 def _blocks(run: Callable[[], object]) -> list[float]:

@@ -164,7 +164,7 @@ def _measured(built: Built) -> list[float]:
     feeds = {one.name: draw.random(one.shape).astype(one.dtype.numpy) for one in program.inputs}
     session = Session(program, 1, built.supplied)
     session.run(None, feeds)
-    runs = [[one.seconds for one in session.profile(feeds).calls] for _ in range(RUNS)]
+    runs = [[call.seconds for call in session.profile(feeds).calls] for _ in range(RUNS)]
     return np.min(runs, axis=0).tolist()
 
 
@@ -178,7 +178,7 @@ def jobs_of(function: Function, scalars: Sequence[int]) -> int:
     """Iterations that threads share: those of the longest parallel loop; 1 of a serial kernel."""
     if not is_parallel(function):
         return 1
-    variables = [one.name for one in function.parameters if isinstance(one, Var)]
+    variables = [parameter.name for parameter in function.parameters if isinstance(parameter, Var)]
     environment = dict(zip(variables, scalars, strict=False))
     loops = (one for one in walk_stmt(function.body) if isinstance(one, For))
     extents = [loop.extent for loop in loops if loop.kind is LoopKind.PARALLEL]

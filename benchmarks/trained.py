@@ -212,7 +212,7 @@ def _row(
     exact = compile(model, threads=options.threads)
     unseen, truth = images[trained:], labels[trained:]
     scores = [exact.run(None, {"image": image[None]})[0] for image in unseen]
-    best = np.array([int(one.argmax()) for one in scores])
+    best = np.array([int(score.argmax()) for score in scores])
     row: Json = {"network": name, "layers": len(network.layers) + 1, "images": len(unseen)}
     row["float"] = float((best == truth).mean())
     data = [{"image": image[None]} for image in images[:SAMPLES]]
@@ -222,7 +222,7 @@ def _row(
         results = [narrow.run(None, {"image": image[None]})[0] for image in unseen]
         for one, two in zip(scores, results, strict=True):
             error.add([one], [two])
-        theirs = np.array([int(one.argmax()) for one in results])
+        theirs = np.array([int(result.argmax()) for result in results])
         row[precision] = {
             "error": error.relative,
             "agreement": float((theirs == best).mean()),

@@ -375,11 +375,11 @@ def _least_cycles(
     others = sum(piece.counts.arithmetic for piece in pieces)
     least = max(fmas / machine.vector_fmas, (fmas + others) / machine.vector_operations)
     parts = list(moved.values())
-    fetched = [amounts for one in parts for amounts in (one.waited, one.posted, one.stored)]
+    fetched = [amounts for part in parts for amounts in (part.waited, part.posted, part.stored)]
     for number, (_, rate) in enumerate(_levels(machine)):
         crossing = sum(amounts[number] for amounts in fetched)
         if machine.fills_beside_loads or not number:  # lines are written on the same path
-            crossing += sum(one.evicted[number] for one in parts)
+            crossing += sum(part.evicted[number] for part in parts)
         least = max(least, min(crossing, tensors) / rate)
     return least
 
@@ -405,28 +405,28 @@ def _assembly(text: str, target: Target) -> str:
 def report(model: str, target: Target, predictions: Sequence[Prediction]) -> Iterator[str]:
     """A table of the kernels, and findings."""
     machine = target.machine
-    total = sum(one.seconds for one in predictions)
-    flops = sum(one.flops for one in predictions)
+    total = sum(prediction.seconds for prediction in predictions)
+    flops = sum(prediction.flops for prediction in predictions)
     yield (
         f"{model} on {machine.summary}, one core, peak {machine.peak_flops / 1e9:.0f} GFLOP/s:"
         f" {total * 1e3:.2f} ms, {flops / total / 1e9:.0f} GFLOP/s"
     )
     header = ["kernel", "calls", "ms", "GFLOP/s", "of peak", "of bound", "bound"]
-    measured = any(one.measured is not None for one in predictions)
+    measured = any(prediction.measured is not None for prediction in predictions)
     rows = []
-    for one in predictions:
-        rate = one.flops / one.seconds
+    for prediction in predictions:
+        rate = prediction.flops / prediction.seconds
         row = [
-            one.label[-LONGEST_LABEL:],
-            str(one.calls),
-            f"{one.seconds * 1e3:.3f}",
+            prediction.label[-LONGEST_LABEL:],
+            str(prediction.calls),
+            f"{prediction.seconds * 1e3:.3f}",
             f"{rate / 1e9:.0f}",
             f"{rate / machine.peak_flops:.0%}",
-            f"{one.of_bound:.0%}",
-            one.bound,
+            f"{prediction.of_bound:.0%}",
+            prediction.bound,
         ]
         if measured:
-            row += _beside(one)
+            row += _beside(prediction)
         rows.append(row)
     if measured:
         header += ["measured ms", "predicted/measured"]

@@ -54,7 +54,7 @@ def _predictions(model: Path) -> Json:
     for name in (HOST, *MACHINES):
         print(f"{model.stem} on {name}", file=sys.stderr, flush=True)
         predictions = predict(graph, named_target(name), measure=name == HOST)
-        kernels[name] = [asdict(one) for one in predictions]
+        kernels[name] = [asdict(prediction) for prediction in predictions]
     return kernels
 
 
@@ -106,9 +106,9 @@ def _page(models: Mapping[str, By], record: Record) -> Iterator[str]:
 
 
 def _whole(kernels: Sequence[Prediction], name: str) -> str:
-    seconds = sum(one.seconds for one in kernels)
-    rate = sum(one.flops for one in kernels) / seconds
-    good = sum(one.seconds for one in kernels if one.of_bound >= GOOD) / seconds
+    seconds = sum(kernel.seconds for kernel in kernels)
+    rate = sum(kernel.flops for kernel in kernels) / seconds
+    good = sum(kernel.seconds for kernel in kernels if kernel.of_bound >= GOOD) / seconds
     of_peak = rate / named_target(name).machine.peak_flops
     return f"{seconds * 1e3:.1f}; {rate / 1e9:.0f} ({of_peak:.0%}); {good:.0%}"
 

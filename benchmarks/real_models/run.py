@@ -112,11 +112,11 @@ def sections(record: Record) -> Iterator[Section]:
 
 def problems(data: Json) -> list[str]:
     outcomes = [Outcome(**one) for one in data]
-    models = [one for one in outcomes if one.model]
+    models = [outcome for outcome in outcomes if outcome.model]
     if not models:
         return ["there are no models"]
     missing = [one for one in outcomes if not one.model and one.verdict != _NO_MODEL]
-    wrong = [one for one in models if not one.is_good]
+    wrong = [model for model in models if not model.is_good]
     return [f"{one.model or one.package}: {one.verdict}" for one in (*missing, *wrong)]
 
 

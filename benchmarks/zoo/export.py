@@ -104,9 +104,9 @@ def _set_statistics(module: Any, inputs: Any) -> None:
     ]
     if not norms:
         return
-    for one in norms:
-        one.train()
-        one.momentum = 1.0
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0
     # Two samples, since one of them is a single number per channel behind global pooling.
     pairs = {
         name: torch.cat([data, torch.randn_like(data)]) if data.is_floating_point() else data

@@ -49,7 +49,7 @@ def _is_small(name: str) -> bool:
             model = timm.create_model(name)
     except Exception:  # noqa: BLE001
         return True
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     pixels = max(_input_size(model)[1:])
     return parameters <= MOST_PARAMETERS and pixels <= MOST_PIXELS
 

@@ -43,11 +43,11 @@ class Summary:
     @property
     def mean(self) -> float:
         """The geometric mean."""
-        logarithms = [math.log(one) for one in self.speedups.values()]
+        logarithms = [math.log(speedup) for speedup in self.speedups.values()]
         return math.exp(sum(logarithms) / len(logarithms))
 
     def below(self, limit: float) -> int:
-        return sum(one < limit for one in self.speedups.values())
+        return sum(speedup < limit for speedup in self.speedups.values())
 
     @property
     def slowest(self) -> list[str]:
@@ -100,7 +100,7 @@ def report_lines(data: Json) -> Iterator[str]:
 
 def histogram(speedups: Sequence[float]) -> dict[str, int]:
     """How many models lie between two edges, in order."""
-    positions = Counter(sum(one >= edge for edge in EDGES) for one in speedups)
+    positions = Counter(sum(speedup >= edge for edge in EDGES) for speedup in speedups)
     inner = [f"{low} to {high}" for low, high in pairwise(EDGES)]
     labels = [f"below {EDGES[0]}", *inner, f"{EDGES[-1]} and more"]
     return {label: positions[position] for position, label in enumerate(labels)}

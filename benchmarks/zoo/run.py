@@ -57,9 +57,9 @@ def measure(options: argparse.Namespace) -> Json:
         python = options.python or environment_python(ROOT / ".venv-zoo")
         exporter = Exporter(python, options.folder, exports)
         models = [
-            one
-            for one in exporter.models(options.groups, options.dynamic)
-            if fnmatch(one.name, options.models)
+            model
+            for model in exporter.models(options.groups, options.dynamic)
+            if fnmatch(model.name, options.models)
         ]
         if "export" in options.actions:
             _export(models, exporter)

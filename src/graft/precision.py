@@ -329,7 +329,7 @@ class _Trial:
         """The fastest choice within the budget that holds when it is measured."""
         self._run_float(tries=_ATTEMPTS + 1)  # accelerators as they are may come first
         costs, shared = self._costs(), self._shared
-        errors = [max(o.error for o in one.values()) for one in costs]
+        errors = [max(o.error for o in cost.values()) for cost in costs]
         whole = sum(error for error in errors if math.isfinite(error))
         limit = whole if allowed is None or allowed.error is None else allowed.error**2 * _MARGIN
         best, tried, predicted = self._candidate({}), set[tuple[str, ...]](), math.inf

@@ -47,7 +47,7 @@ def fastest(candidates: Iterable[Linked], options: CompileOptions) -> Linked:
         options.report(replace(stage, detail=f"not measured: {error}"))
         return first
     best = contenders[int(min(times, key=lambda name: times[name]))]
-    plans = [one.plan for one in contenders]
+    plans = [contender.plan for contender in contenders]
     measured = {plan.method: times[str(n)] for n, plan in enumerate(plans) if plan is not None}
     return replace(best, plan=best.plan and replace(best.plan, measured=measured))
 
@@ -56,11 +56,11 @@ def _keeping_pins(contenders: Iterable[Linked], pins: Pins) -> Iterator[Linked]:
     """The contenders that run every pinned node where it is pinned; an error where none does."""
     problems = []
     is_kept = False
-    for one in contenders:
-        problems.append(_broken_pin(one, pins))
+    for contender in contenders:
+        problems.append(_broken_pin(contender, pins))
         if not problems[-1]:
             is_kept = True
-            yield one
+            yield contender
     if not is_kept:
         raise UserError(
             problems[0],

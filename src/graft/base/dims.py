@@ -288,7 +288,7 @@ def dim_max(first: Operand, *others: Operand) -> AnyDim:
 def _extreme(
     function: str, operands: tuple[Operand, ...], of_integers: Callable[[list[int]], int]
 ) -> AnyDim:
-    integers = [one for one in operands if isinstance(one, int)]
+    integers = [operand for operand in operands if isinstance(operand, int)]
     if len(integers) == len(operands):
         return of_integers(integers)
     dims = _flattened(function, operands)
@@ -302,13 +302,13 @@ def extreme(function: str, dims: Sequence[Dim], intervals: Intervals) -> Dim:
     rest = list(dict.fromkeys(dims))
     candidates = list(reversed(rest))
     candidates.sort(key=lambda dim: isinstance(dim, int))
-    for one in candidates:
+    for candidate in candidates:
         for other in rest:
-            low, high = (other, one) if function == "min" else (one, other)
-            if other is not one and intervals.proves(
+            low, high = (other, candidate) if function == "min" else (candidate, other)
+            if other is not candidate and intervals.proves(
                 plus(dict(terms_of(high)), dict(terms_of(low)), -1)
             ):
-                rest.remove(one)
+                rest.remove(candidate)
                 break
     return rest[0] if len(rest) == 1 else index_expr({(call_atom(function, tuple(rest)),): 1})
 
@@ -340,7 +340,7 @@ def _is_cut(dim: Dim, others: Sequence[Dim]) -> bool:
     atom = sole_atom(terms_of(dim))
     if atom is None or atom.kind != "min":
         return False
-    limits = [one for one in atom.arguments if one not in others]
+    limits = [argument for argument in atom.arguments if argument not in others]
     return len(limits) < len(atom.arguments) and all(isinstance(n, int) and n > 1 for n in limits)
 
 
@@ -476,7 +476,7 @@ def map_atoms(change: Callable[[Atom], AnyDim], dim: AnyDim) -> AnyDim:
 def _atom_value(atom: Atom, mapping: Mapping[str, Operand]) -> AnyDim:
     if atom.kind is SYMBOL:
         return _plain(mapping[atom.name]) if atom.name in mapping else symbol(atom.name)
-    return _OPERATIONS[atom.kind](*[_substituted(one, mapping) for one in atom.arguments])
+    return _OPERATIONS[atom.kind](*[_substituted(argument, mapping) for argument in atom.arguments])
 
 
 def evaluate_call(function: str, arguments: Sequence[int], dim: AnyDim) -> int:

@@ -128,7 +128,7 @@ def array_type(array: Array) -> str:
 def array_types(arrays: Iterable[Any]) -> str:
     """The same for operands; empty where all of them are in a device's memory."""
     operands = list(arrays)
-    if not any(isinstance(one, np.ndarray) for one in operands):
+    if not any(isinstance(operand, np.ndarray) for operand in operands):
         return ""
     return ", ".join(
         array_type(one) if isinstance(one, np.ndarray) else "none" if one is None else "a tensor"

@@ -198,8 +198,8 @@ def opposite_extremes(total: Polynomial) -> list[tuple[Atom, Atom, int]]:
     """Every max with every min that the sum adds to it, and how often it adds both."""
     pairs = []
     calls = [one for one in total if len(one) == 1 and len(one[0].arguments) == 2]
-    for most in [one for one in calls if one[0].kind == "max"]:
-        for least in [one for one in calls if one[0].kind == "min"]:
+    for most in [call for call in calls if call[0].kind == "max"]:
+        for least in [call for call in calls if call[0].kind == "min"]:
             if total[most] * total[least] > 0:
                 count = min(total[most], total[least], key=abs)
                 pairs.append((most[0], least[0], count))

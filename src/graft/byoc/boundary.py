@@ -62,7 +62,7 @@ def _is_float32(value: Value) -> bool:
 def with_wishes(graph: Graph, limits: Mapping[str, Limits]) -> Graph:
     """An outlined graph whose regions, those in bodies too, get and give values as their backends
     wish."""
-    if all(one.layout == NCHW and one.dtype is DType.FLOAT32 for one in limits.values()):
+    if all(limit.layout == NCHW and limit.dtype is DType.FLOAT32 for limit in limits.values()):
         return graph
     return _formed_borders(graph, limits)
 

@@ -205,7 +205,7 @@ class _View:
             item.candidate: item.cost for item in partition.placement.priced
         }
         self.chosen = {partition.placement.priced[o].candidate for o in self.choice.options}
-        self.tools = {one.name: one.priced_by for one in partition.placement.backends}
+        self.tools = {backend.name: backend.priced_by for backend in partition.placement.backends}
         self.sites = site_of(self.problem, self.choice.options)
         self.parts = accelerator_regions(self.problem, self.choice)
         self.labels = {
@@ -374,7 +374,7 @@ def _totals(partition: Partition, measured: Mapping[str, float]) -> list[Total]:
 
 def _obstacles(candidates: Candidates, nodes: Sequence[NodeFacts]) -> list[Obstacle]:
     """What keeps most of the host's time there; of quantised units it is what refuses the whole."""
-    units = {n: u for one in candidates.scopes for n, u in units_of(one.graph).items()}
+    units = {n: u for scope in candidates.scopes for n, u in units_of(scope.graph).items()}
     facts = dict(zip(candidates.nodes, nodes, strict=True))
     order = {node: number for number, node in enumerate(candidates.nodes)}
     counts: dict[tuple[str, str, str], list[float]] = defaultdict(list)

@@ -30,8 +30,8 @@ _Labelled = Sequence[tuple[str, str, Sequence[Node]]]
 
 def _outlined(graph: Graph, regions: _Labelled) -> Graph:
     members = set(graph.nodes)
-    own = [one for one in regions if one[2][0] in members]
-    inner = [one for one in regions if one[2][0] not in members]
+    own = [region for region in regions if region[2][0] in members]
+    inner = [region for region in regions if region[2][0] not in members]
     outlined = _in_one_graph(graph, own) if own else graph
     return change_nested(outlined, lambda body: _outlined(body, inner)) if inner else outlined
 

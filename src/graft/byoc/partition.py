@@ -208,7 +208,7 @@ class _Wholes:
     def _measured(self, choice: Choice) -> Iterator[tuple[tuple[Candidate, ...], float]]:
         for name, nodes, options in regions(self.placement, choice):
             members = [self.placement.priced[option] for option in options]
-            declared = [one.cost.source is Source.DECLARED for one in members]
+            declared = [member.cost.source is Source.DECLARED for member in members]
             # what a backend declares is not measured, neither by itself nor in a region
             is_asked = all(declared) and self._backends[name].prices_regions
             if len(members) == 1:  # its price may be a share of a larger region by now
@@ -217,7 +217,7 @@ class _Wholes:
                 is_final = any(declared) and not is_asked
                 whole = None if is_final else self._of(name, nodes, options, is_asked)
             if whole is not None:
-                yield tuple(one.candidate for one in members), whole
+                yield tuple(member.candidate for member in members), whole
 
     def refined(self, prices: Mapping[Candidate, Cost], choice: Choice) -> dict[Candidate, Cost]:
         """Prices that add up to the time which the regions of a choice take."""

@@ -56,7 +56,7 @@ def placement_of(
 
     What the `host` reads and writes in a second is what it rearranges or converts tensors at; its
     launch is what it takes to leave native code for a region and come back, beside the region's."""
-    forms = list(dict.fromkeys([_HOST_FORM, *(form_of(one.limits) for one in backends)]))
+    forms = list(dict.fromkeys([_HOST_FORM, *(form_of(backend.limits) for backend in backends)]))
     number = {node: index for index, node in enumerate(candidates.nodes)}
     priced = tuple(
         Priced(candidate, prices[candidate])
@@ -204,7 +204,7 @@ def _order(candidates: Candidates, number: Mapping[Node, int], forms: int) -> It
         for node in dict.fromkeys(one for one in before if one in number):
             yield Flow(number[node], first, free, free)
         makers = dict.fromkeys(graph.producers[v] for v in graph.outputs if v in graph.producers)
-        for node in (one for one in makers if one in number):
+        for node in (maker for maker in makers if maker in number):
             yield Flow(number[node], (number[scope.owner],), free, free)
 
 

@@ -163,7 +163,7 @@ def _on_host(candidate: Candidate, region: Graph, groups: Groups, pricing: Prici
     parts = [repeated(own[group], share) for group, share in shares.items() if share]
     if not parts:
         return min(estimate, *own.values(), key=lambda item: item.seconds)
-    seconds, spread = sum(one.seconds for one in parts), sum(one.spread for one in parts)
+    seconds, spread = sum(part.seconds for part in parts), sum(part.spread for part in parts)
     return replace(parts[0], seconds=seconds, spread=spread)
 
 

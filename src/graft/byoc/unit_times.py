@@ -28,11 +28,11 @@ def unit_seconds(
     for position in range(len(units)):
         kernels.setdefault(_end(fused, position), []).append(position)
     for last, members in kernels.items():
-        works = {one: _operations(units[one]) for one in members}
+        works = {member: _operations(units[member]) for member in members}
         whole, total = seconds[last], max(sum(works.values()), 1)
         if len(members) > 1:
-            for one in members:
-                seconds[one] = whole * works[one] / total
+            for member in members:
+                seconds[member] = whole * works[member] / total
     return seconds, sorted(fused.items())
 
 

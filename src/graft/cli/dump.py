@@ -53,7 +53,7 @@ class Dump:
     def lines(self) -> Iterator[str]:
         """What there is to say of it."""
         tensors = self.index["tensors"]
-        changed = [one for one in tensors if one["changed_fusion"]]
+        changed = [tensor for tensor in tensors if tensor["changed_fusion"]]
         yield f"{counted(len(tensors), 'value')} in {self.folder}, listed in {INDEX}"
         if changed:
             yield (
@@ -116,26 +116,26 @@ def dump(
     """Compile the model with the values as outputs, run it on the same inputs, write them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say was said of the plain model
-        marked = import_source(with_outputs(wish.source, [one.name for one in wish.values]))
+        marked = import_source(with_outputs(wish.source, [value.name for value in wish.values]))
     module, optimized = _compiled(marked, options, plain), optimize(Imported(marked)).graph
     with status(f"running {options.model.name} with all of that as outputs"), spoken_warnings():
         results = dict(zip(module.program.output_names, module.run(None, feeds), strict=True))
     values = dict(zip(module.program.output_names, module.program.outputs, strict=True))
-    pairs = [(one.name, results[one.name]) for one in wish.values]
+    pairs = [(value.name, results[value.name]) for value in wish.values]
     files, skipped = _written(wish.folder, pairs)
     execution, before = _Execution(module, optimized), _Execution(plain, optimized)
     tensors = [
         {
-            "file": files[one.name].name,
-            "name": one.name,
-            **_described(results[one.name]),
-            "node": one.node or None,
-            "operator": one.operator or None,
-            "where": execution.of(values[one.name]),
-            "changed_fusion": before.lacks(values[one.name]),
+            "file": files[value.name].name,
+            "name": value.name,
+            **_described(results[value.name]),
+            "node": value.node or None,
+            "operator": value.operator or None,
+            "where": execution.of(values[value.name]),
+            "changed_fusion": before.lacks(values[value.name]),
         }
-        for one in wish.values
-        if one.name in files
+        for value in wish.values
+        if value.name in files
     ]
     index = {
         "model": str(options.model),

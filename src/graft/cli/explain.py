@@ -186,7 +186,7 @@ def explain_placement(
         return result, {}, ()
     first, *others = placed.contenders
     linked = link(lower(first, asked))
-    rivals = (link(lower(one, asked)) for one in others)
+    rivals = (link(lower(other, asked)) for other in others)
     plan = fastest(chain([linked], rivals), asked).plan
     return result, plan.measured if plan else {}, linked.demotions
 
@@ -239,7 +239,7 @@ def page(explained: Explanation) -> Iterator[Block]:
     if explained.flips or explained.hints:
         yield from section("What would change this", _changes(explained))
     if explained.obstacles:
-        lines = [obstacle_text(one) for one in explained.obstacles]
+        lines = [obstacle_text(obstacle) for obstacle in explained.obstacles]
         yield from section("What keeps nodes on the host", map(paragraph, lines))
 
 
@@ -341,7 +341,7 @@ def node_lines(explained: Explanation, node: NodeFacts) -> Iterator[Block]:
     """One node in full."""
     yield node.name
     where = f"{node.backend}, in {node.region}" if node.region else node.backend
-    around = [one for one in explained.bodies if one.name == node.body]
+    around = [body for body in explained.bodies if body.name == node.body]
     beside = [one.name for one in explained.nodes if node.onnx and one.onnx == node.onnx]
     rows = (
         *((("of ONNX's", f"{node.onnx}, as {', '.join(beside)}"),) if len(beside) > 1 else ()),
@@ -357,18 +357,18 @@ def node_lines(explained: Explanation, node: NodeFacts) -> Iterator[Block]:
     header = ("backend", "as", "nodes", "time", "prices", "")
     options = [
         (
-            one.backend,
-            shortened(one.pattern, _LONGEST_NAME),
-            number(one.nodes),
-            time_text(one.seconds, is_simulated(explained, one.backend)),
-            one.source,
-            styled("chosen", GOOD) if one.chosen else "",
+            alternative.backend,
+            shortened(alternative.pattern, _LONGEST_NAME),
+            number(alternative.nodes),
+            time_text(alternative.seconds, is_simulated(explained, alternative.backend)),
+            alternative.source,
+            styled("chosen", GOOD) if alternative.chosen else "",
         )
-        for one in node.alternatives
+        for alternative in node.alternatives
     ]
     yield from section("Alternatives", table(options, header, right=(2, 3)))
     if node.refusals:
-        lines = [f"{one.backend} {one.pattern}".rstrip() for one in node.refusals]
+        lines = [f"{refusal.backend} {refusal.pattern}".rstrip() for refusal in node.refusals]
         reasons = [f"{who}: {one.reason}" for who, one in zip(lines, node.refusals, strict=True)]
         yield from section("Refusals", map(paragraph, reasons))
     moves = [flip for flip in explained.flips if node.name in flip.nodes]

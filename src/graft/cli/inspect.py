@@ -311,17 +311,17 @@ def _json(summary: Summary) -> dict[str, Any]:
         "operators": dict(summary.operators.most_common()),
         "parameters": {"count": summary.parameters.count, "bytes": summary.parameters.bytes},
         "inputs": [_argument_json(one) for one in summary.inputs],
-        "outputs": [_argument_json(one) for one in summary.outputs],
+        "outputs": [_argument_json(output) for output in summary.outputs],
         "importable": summary.error is None,
         "imported": None if summary.imported is None else _imported_json(summary.imported),
         "obstacles": [
             {
-                "operator": one.operator,
-                "domain": one.domain or "ai.onnx",
-                "node": one.location.node,
-                "reason": one.reason,
+                "operator": obstacle.operator,
+                "domain": obstacle.domain or "ai.onnx",
+                "node": obstacle.location.node,
+                "reason": obstacle.reason,
             }
-            for one in summary.obstacles
+            for obstacle in summary.obstacles
         ],
         "error": None if summary.error is None else _error_json(summary.error),
     }

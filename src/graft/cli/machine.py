@@ -58,7 +58,7 @@ class Description:
 
     def _peak_source(self) -> str:
         sources = {self.known.source(name) for name in ("vector_fmas", "gigahertz")}
-        return next((one for one in sources if one not in _TRUST), MEASURED)
+        return next((source for source in sources if source not in _TRUST), MEASURED)
 
     def _memory(self) -> Iterator[tuple[str, ...]]:
         machine, source = self.known.machine, self.known.source

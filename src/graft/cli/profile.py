@@ -155,16 +155,16 @@ class Measured:
 
     def seconds(self, *kinds: str) -> float:
         """The medians of steps of these kinds together, of which shares are shares."""
-        return sum(one.seconds for one in self.steps if one.kind in kinds)
+        return sum(step.seconds for step in self.steps if step.kind in kinds)
 
     def count(self, kind: str) -> int:
         """How many steps are of a kind."""
-        return sum(one.kind == kind for one in self.steps)
+        return sum(step.kind == kind for step in self.steps)
 
 
 def decides(program: Program) -> bool:
     """Whether a program's sizes or steps depend on data."""
-    straight = all(isinstance(one, _STRAIGHT) for one in program.body.instructions)
+    straight = all(isinstance(instruction, _STRAIGHT) for instruction in program.body.instructions)
     return not (straight and all(value.is_static for value in program.inputs))
 
 
@@ -176,7 +176,7 @@ def measured(
     typical, is_long = profiles[RUNS // 2], decides(session.program)
     times = [_times(profile) for profile in profiles]
     moments = _by_path(typical, is_long)
-    medians = {path: float(np.median([one.get(path, 0.0) for one in times])) for path in moments}
+    medians = {path: float(np.median([time.get(path, 0.0) for time in times])) for path in moments}
     total = sum(medians.values())
     steps = [_step_time(own, medians[path], total) for path, own in moments.items()]
     return Measured(steps, typical, session.threads, region_times(profiles), is_long)
@@ -251,14 +251,14 @@ def described(moment: Moment) -> tuple[str, Location]:
         case Evaluate():
             return f"{step.label.removesuffix(' (reference)')} (reference)", step.location
         case Segment():
-            first = next((one.location for one in step.calls if one.location.node), Location())
+            first = next((call.location for call in step.calls if call.location.node), Location())
             return f"around {counted(len(step.calls), 'native step')}", first
     return _DECISIONS[type(step)], getattr(step, "location", Location())
 
 
 def profile_lines(measured: Measured) -> Iterator[Block]:
     """The steps as a table, the slowest first."""
-    emulated = {one.name for one in measured.regions if one.simulated}
+    emulated = {region.name for region in measured.regions if region.simulated}
     rows = [_row(one, emulated, measured.decides) for one in _slowest_first(measured)]
     header = _LONG_HEADER if measured.decides else _HEADER
     yield from table(rows, header, right=range(2, len(header)))

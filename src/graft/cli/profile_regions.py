@@ -80,20 +80,20 @@ def region_of(step: PythonWork | KernelCall) -> str:
 
 def region_lines(regions: Sequence[RegionTime]) -> Iterator[Block]:
     """A bar for each region, and what it stands for."""
-    longest = max((one.seconds for one in regions), default=0.0)
+    longest = max((region.seconds for region in regions), default=0.0)
     rows: list[tuple[Cell, ...]] = [
         (
-            f"{one.name} {SIMULATED}" if one.simulated else one.name,
-            Bar(one.parts, longest),
-            *(f"{seconds * 1e6:,.1f}" for seconds in (one.seconds, *one.parts)),
+            f"{region.name} {SIMULATED}" if region.simulated else region.name,
+            Bar(region.parts, longest),
+            *(f"{seconds * 1e6:,.1f}" for seconds in (region.seconds, *region.parts)),
         )
-        for one in regions
+        for region in regions
     ]
     yield from table(rows, _HEADER, right=(2, 3, 4, 5))
     yield ", ".join(f"{fill} {part}" for fill, part in zip(_FILLS, PARTS, strict=True))
-    if not all(one.simulated for one in regions):
+    if not all(region.simulated for region in regions):
         yield "launch: with the region's guard, which takes about 20 µs where it has a deadline"
-    if any(one.simulated for one in regions):
+    if any(region.simulated for region in regions):
         yield f"{SIMULATED}: what a model of the device says; the host computed in its place"
 
 
@@ -126,11 +126,11 @@ def region_json(regions: Sequence[RegionTime]) -> list[dict[str, Any]]:
     """The same for programs."""
     return [
         {
-            "region": one.name,
-            "simulated": one.simulated,
-            **{f"{part}_seconds": value for part, value in zip(PARTS, one.parts, strict=True)},
+            "region": region.name,
+            "simulated": region.simulated,
+            **{f"{part}_seconds": value for part, value in zip(PARTS, region.parts, strict=True)},
         }
-        for one in regions
+        for region in regions
     ]
 
 

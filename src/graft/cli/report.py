@@ -110,10 +110,10 @@ class Rows:
         total = 0
         for number, column in enumerate(zip(self.header, *self.rows, strict=True)):
             sizes = [Measurement.get(console, options, cell) for cell in self._shown(column)]
-            whole = max(one.maximum for one in sizes)
+            whole = max(size.maximum for size in sizes)
             if number not in self.right:
                 is_text = all(isinstance(cell, str) for cell in column)
-                whole = min(whole, _LEAST_CELL if is_text else max(one.minimum for one in sizes))
+                whole = min(whole, _LEAST_CELL if is_text else max(size.minimum for size in sizes))
             total += whole + _GAP * (number > 0)
         return total
 

@@ -175,9 +175,9 @@ def steps_text(program: Program) -> str:
 def python_steps(block: Block) -> int:
     """How often an inference comes back to Python: of branches the one that does so more often, of
     loops in one iteration."""
-    return sum(_python_steps(one) for one in block.instructions)
+    return sum(_python_steps(instruction) for instruction in block.instructions)
 
 
 def _python_steps(instruction: Instruction) -> int:
-    inside = max((python_steps(one) for one in blocks(instruction)), default=0)
+    inside = max((python_steps(block) for block in blocks(instruction)), default=0)
     return inside + isinstance(instruction, _IN_PYTHON)

@@ -145,7 +145,7 @@ class PointerFunction:
     def finish(self, linkage: str, attributes: str, alignment: int = 1) -> None:
         """Put the function into its module."""
         kind = f"ptr align {alignment}" if alignment > 1 else "ptr"
-        self.define(linkage, attributes, [f"{kind} {one.text}" for one in self.pointers])
+        self.define(linkage, attributes, [f"{kind} {pointer.text}" for pointer in self.pointers])
 
     def define(self, linkage: str, attributes: str, parameters: Sequence[str]) -> None:
         """Put the function, with these parameters, into its module."""

@@ -223,7 +223,7 @@ def loop_kernel(function: Function, threads: int, blocks: int) -> Kernel:
         writer.wait_for_inputs()
         statement(writer.context, function.body)
 
-    buffers = [one for one in function.parameters if isinstance(one, Buffer)]
+    buffers = [parameter for parameter in function.parameters if isinstance(parameter, Buffer)]
     content = to_text(function) + str(threads)
     return Kernel(buffers, threads, (blocks, 1, 1), write, function, content)
 

@@ -119,9 +119,9 @@ def shape_of(
 ) -> tuple[int, ...]:
     """The extents of a buffer for given scalars, on which alone they may depend."""
     scalars = {
-        one.name: arguments[one.name]
-        for one in function.parameters
-        if isinstance(one, Var) and one.name in arguments
+        parameter.name: arguments[parameter.name]
+        for parameter in function.parameters
+        if isinstance(parameter, Var) and parameter.name in arguments
     }
     return tuple(int(compile_expr(extent)(scalars)) for extent in buffer.extents)
 

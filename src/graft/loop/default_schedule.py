@@ -24,7 +24,7 @@ def inline_stages(
     """Directives that inline all stages but reductions, and what is left then, by name."""
     stages = [one for one in in_order([result]) if one.body is not None and one is not result]
     inlined: Directives = {
-        one.name: [Inline()] for one in stages if not isinstance(one.body, Reduce)
+        stage.name: [Inline()] for stage in stages if not isinstance(stage.body, Reduce)
     }
     names = {one.name for one in (*inputs, result)}
     return inlined, rewrite_stages(in_order([result]), names, Schedule.of(inlined))
@@ -57,10 +57,10 @@ def element_loop(name: str, inputs: Sequence[Tensor], result: Tensor) -> Functio
     schedule[result.name] = []
     fused = fuse_axes(axis_names(stages[result.name]), schedule[result.name])
     in_registers: Directives = {
-        one.name: [ComputeAt(result.name, fused), StoreIn("register")]
-        for one in stages.values()
-        if isinstance(one.body, Reduce) and one is not stages[result.name]
-        if element_count(one) >= element_count(result)
+        stage.name: [ComputeAt(result.name, fused), StoreIn("register")]
+        for stage in stages.values()
+        if isinstance(stage.body, Reduce) and stage is not stages[result.name]
+        if element_count(stage) >= element_count(result)
     }
     try:
         return lower(name, (*inputs, result), Schedule.of(schedule | in_registers))

@@ -226,8 +226,8 @@ def _tightened(stmt: ir.Stmt, context: Context) -> ir.Stmt:
 def _unmasked_where_full(loop: ir.For, context: Context) -> ir.Stmt:
     """A vector loop with masked stores: without the masks where they rule out no lane."""
     stores = (one for one in walk_stmt(loop.body) if isinstance(one, ir.Store))
-    masks = {one.condition for one in stores if one.condition is not None}
-    own = [one for one in masks if loop.var.name in variables(one)]
+    masks = {store.condition for store in stores if store.condition is not None}
+    own = [mask for mask in masks if loop.var.name in variables(mask)]
     cut = _cut(own[0], loop.var, context) if len(own) == 1 else None
     if cut is None:
         return loop

@@ -120,7 +120,7 @@ class _Statements:
     def compile(self, stmt: ir.Stmt) -> Runner:
         match stmt:
             case ir.Block():
-                return self._block([self.compile(one) for one in stmt.statements])
+                return self._block([self.compile(statement) for statement in stmt.statements])
             case ir.For():
                 return self._loop(stmt)
             case ir.If():

@@ -74,7 +74,7 @@ def _body(program: Program, context: Context) -> ir.Stmt:
 def _assumptions(scalars: Sequence[ir.Var], needs: Sequence[tuple[str, int]]) -> Context:
     """The assumptions of a variant: scalars are at least 0, or as large as it needs."""
     least = dict(needs)
-    return Context({one.name: Range(least.get(one.name, 0), None) for one in scalars})
+    return Context({scalar.name: Range(least.get(scalar.name, 0), None) for scalar in scalars})
 
 
 def _either(needs: Sequence[tuple[str, int]], body: ir.Stmt, otherwise: ir.Stmt) -> ir.Stmt:

@@ -127,7 +127,7 @@ def _check_along(program: Program, name: str, nest: Nest) -> None:
         return
     where = f"cannot compute it with {nest.along}"
     readers = program.readers(name)
-    computing = [one for one in readers if name in program.tensors[one].computes]
+    computing = [reader for reader in readers if name in program.tensors[reader].computes]
     for one in computing:
         other = program.nests[one]
         if other.along is not None or other.tensorize is not None:
@@ -136,7 +136,7 @@ def _check_along(program: Program, name: str, nest: Nest) -> None:
             raise fail(name, f"{where}: {one} is computed elsewhere")
     order = list(program.nests)
     last = max(map(order.index, computing))
-    early = [one for one in readers if one not in computing and order.index(one) < last]
+    early = [reader for reader in readers if reader not in computing and order.index(reader) < last]
     if early:
         raise fail(name, f"{where}: {early[0]} reads it before that")
     inside = [one for one in program.nests if program.is_within(one, set(computing))]

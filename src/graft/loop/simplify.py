@@ -240,7 +240,7 @@ def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
         case Store(condition=Const(value=holds)):
             return replace(stmt, condition=None) if holds else EMPTY
         case Block():
-            parts = [simplify_stmt(one, scope) for one in stmt.statements]
+            parts = [simplify_stmt(statement, scope) for statement in stmt.statements]
             return block(*(part for part in parts if part != EMPTY))
         case _:
             return with_statements(stmt, lambda inner: simplify_stmt(inner, scope))

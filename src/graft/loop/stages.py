@@ -292,7 +292,7 @@ def _factor_masked(tensors: Tensors, name: str, factor: FactorMasked) -> Tensors
     tensors[last] = replace(tail, buffer=buffer, axes=(*tail.axes, lane), body=body)
     tensors[factor.name] = replace(totals, body=replace(sums, initial=Load(buffer, totals.axes)))
     tensors[name] = replace(stage, body=replace(combined, initial=before.initial))
-    order = [one for one in tensors if one not in (last, factor.name, name)]
+    order = [tensor for tensor in tensors if tensor not in (last, factor.name, name)]
     position = list(tensors).index(last)
     names = [*order[:position], last, factor.name, name, *order[position:]]
     return {one: tensors[one] for one in names}

@@ -278,7 +278,7 @@ def _express_quantize(
     """Ties go to even before the zero point is added; NaN becomes the smallest number."""
     dtype, shape = out.dtype, out.shape
     candidates = (attrs.precision, scale.dtype, data.dtype, DType.FLOAT64)
-    divided = next(one for one in candidates if one in _REAL)
+    divided = next(candidate for candidate in candidates if candidate in _REAL)
     # What float32 cannot hold of the sum is far beyond the limits of the result.
     wide = DType.FLOAT64 if divided is DType.FLOAT64 else DType.FLOAT32
     signed = dtype.is_signed_integer

@@ -292,7 +292,7 @@ def resize(attrs: Any, out: te.Out, data: Tensor, *operands: Tensor | None) -> t
     inner = te.Out(f"{out.name}_inside", out.types) if crops(attrs) else out
     if not interpolates(attrs):
         result = _copied(attrs, data, steps, inner)
-    elif any(one is not None for one in operands):
+    elif any(operand is not None for operand in operands):
         result = _axis_by_axis(attrs, data, steps, inner)
     else:
         result = _interpolated_tensor(attrs, data, steps, inner)

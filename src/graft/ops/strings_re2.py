@@ -170,7 +170,7 @@ class Automaton:
         self._states = [_State()]  # the first is where a match ends
         self._tests: dict[str, re.Pattern[str]] = {}
         self._start = self._sequence(parsed, parsed.state.flags, 0)
-        self._has_places = any(one.test and not one.consumes for one in self._states)
+        self._has_places = any(state.test and not state.consumes for state in self._states)
         self._moves: dict[tuple[_States, str], _States] = {}
 
     def matches(self, text: str) -> bool:

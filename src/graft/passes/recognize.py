@@ -126,7 +126,7 @@ def group_norm(site: Site) -> Replacement:
     if not same_shape(data, site.root) or shape[0] != (grouped.shape or (None,))[0]:
         return Refusal("the result has another shape than the data, or instances are cut")
     numbers = [site.array(parameter) for parameter in parameters]
-    spread = [np.repeat(one, channels // groups) for one in numbers if one is not None]
+    spread = [np.repeat(number, channels // groups) for number in numbers if number is not None]
     if len(spread) != len(parameters):
         return Refusal("scale or shift is not constant")
     constants = map(site.constant, spread)

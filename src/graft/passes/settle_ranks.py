@@ -89,8 +89,8 @@ class _Branching:
     def decided(self) -> Graph | None:
         """The graph without the `if`, or with branches in which ranks are known; None if that is
         not possible."""
-        graphs = [with_branch(self.graph, self.node, one) for one in _branches(self.node)]
-        spliced = [_Spliced(*one) for one in graphs if one is not None]
+        graphs = [with_branch(self.graph, self.node, branch) for branch in _branches(self.node)]
+        spliced = [_Spliced(*graph) for graph in graphs if graph is not None]
         if len(spliced) < 2:
             return None
         errors = [_failure(one.whole) for one in spliced]

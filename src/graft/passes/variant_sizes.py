@@ -61,7 +61,7 @@ def _unknown(name: str, symbols: Sequence[str]) -> UserError:
             f"shapes= names '{name}', and no input of the model has a symbolic dim",
             hint="leave it out: a model with static shapes is compiled for its sizes anyway",
         )
-    listed = ", ".join(f"'{one}'" for one in symbols)
+    listed = ", ".join(f"'{symbol}'" for symbol in symbols)
     return UserError(
         f"shapes= names '{name}', which is no symbolic dim of the model's inputs",
         hint=f"there are {listed}" if len(symbols) > 1 else f"there is {listed}",

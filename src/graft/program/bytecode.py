@@ -150,7 +150,7 @@ class _Encoder(LoopCode, ListCode):
     def _results(self, block: Block, outputs: Sequence[int]) -> None:
         """What an instruction takes from a block, whose own values then go."""
         self._assign(outputs, block.outputs)
-        own = {number for one in block.instructions for number in writes(one)}
+        own = {number for instruction in block.instructions for number in writes(instruction)}
         gone = dict.fromkeys(number for number in block.outputs if number not in self._united)
         self._free(number for number in gone if number in own)
 
@@ -241,21 +241,21 @@ class _Encoder(LoopCode, ListCode):
 
     def _size_function(self, instruction: SizeFunction, bound: set[str]) -> None:
         numbers, emit = self._numbers, self._words.emit
-        for one in instruction.numbers:
-            positive, negative = (numbers.registers[n] for n in (one.positive, one.negative))
-            self._item(positive, one.value, one.index)
+        for number in instruction.numbers:
+            positive, negative = (numbers.registers[n] for n in (number.positive, number.negative))
+            self._item(positive, number.value, number.index)
             # Within bounds, so that arithmetic on it does not leave a word's range.
             emit(Opcode.MOST, positive, positive, numbers.address(-_FAR))
             emit(Opcode.LEAST, positive, positive, numbers.address(_FAR))
             emit(Opcode.TIMES, negative, positive, numbers.address(-1))
             emit(Opcode.MOST, negative, negative, numbers.address(0))
             emit(Opcode.MOST, positive, positive, numbers.address(0))
-            bound |= {one.positive, one.negative}
+            bound |= {number.positive, number.negative}
         numbers.forget()
         for name, dim in instruction.lets:
             self._copy(numbers.registers[name], numbers.of(dim))
             bound.add(name)
-        pairs = ((one.positive, one.negative) for one in instruction.numbers)
+        pairs = ((number.positive, number.negative) for number in instruction.numbers)
         names = {name for pair in pairs for name in pair} | {name for name, _ in instruction.lets}
         self._own_names, self._elements = frozenset(names), instruction.numbers
         for check in instruction.checks:
@@ -333,7 +333,7 @@ class _Encoder(LoopCode, ListCode):
     def _note_direct(self, branches: Sequence[Block], outputs: Sequence[int]) -> None:
         """Outputs that segments write in every branch are direct."""
         for position, output in enumerate(outputs):
-            if all(self._united.get(one.outputs[position]) == output for one in branches):
+            if all(self._united.get(branch.outputs[position]) == output for branch in branches):
                 self._direct.add(output)
 
     def _branch(self, block: Block, outputs: Sequence[int], bound: set[str]) -> None:

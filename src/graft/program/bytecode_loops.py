@@ -132,7 +132,7 @@ class LoopCode(ValueCode, ABC):
                 self._words.emit(Opcode.FREE, held)
             else:
                 self._assign([target], [held])
-        own = {number for one in body.instructions for number in writes(one)}
+        own = {number for instruction in body.instructions for number in writes(instruction)}
         self._free(number for number in dict.fromkeys(body.outputs) if number in own)
 
     def _collect(

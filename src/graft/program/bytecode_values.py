@@ -217,8 +217,8 @@ def _symbols(program: Program) -> Iterator[str]:
             case BindSymbol():
                 yield instruction.symbol
             case SizeFunction():
-                for one in instruction.numbers:
-                    yield from (one.positive, one.negative)
+                for number in instruction.numbers:
+                    yield from (number.positive, number.negative)
                 yield from (name for name, _ in instruction.lets)
             case Switch():
                 yield from instruction.symbols

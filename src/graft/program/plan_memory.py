@@ -47,9 +47,9 @@ def plan_arena(lifetimes: Sequence[Lifetime[Dim]]) -> ArenaPlan:
     lies at the beginning of a pool, whose size is the largest that ever does: it is known when the
     symbols have numbers."""
     static = [
-        Lifetime(_rounded(one.size), one.first, one.last)
-        for one in lifetimes
-        if isinstance(one.size, int)
+        Lifetime(_rounded(lifetime.size), lifetime.first, lifetime.last)
+        for lifetime in lifetimes
+        if isinstance(lifetime.size, int)
     ]
     if len(static) < len(lifetimes):
         return _pooled(lifetimes)

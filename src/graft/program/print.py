@@ -84,8 +84,8 @@ def _instruction(instruction: Instruction) -> Iterator[str]:
         case Segment():
             yield from _segment(instruction)
         case SizeFunction():
-            for one in instruction.numbers:
-                read = f"{one.positive} - {one.negative} = %{one.value}[{one.index}]"
+            for number in instruction.numbers:
+                read = f"{number.positive} - {number.negative} = %{number.value}[{number.index}]"
                 yield f"{_INDENT}{read}"
             yield from (f"{_INDENT}{name} = {dim}" for name, dim in instruction.lets)
         case If():

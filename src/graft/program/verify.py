@@ -212,13 +212,13 @@ class _Verifier:
             bound |= _bound(self._program.values[number])
 
     def _size_function(self, step: SizeFunction, bound: set[str]) -> None:
-        for one in step.numbers:
-            value = self._program.values[one.value]
-            if value.dtype is None or not value.dtype.is_integer or one.index < 0:
-                raise ProgramError(f"the value {one.value} holds no integers to tell sizes")
-            if not value.is_static or one.index >= value.size:
-                raise ProgramError(f"the value {one.value} has no element {one.index}")
-            bound |= {one.positive, one.negative}
+        for number in step.numbers:
+            value = self._program.values[number.value]
+            if value.dtype is None or not value.dtype.is_integer or number.index < 0:
+                raise ProgramError(f"the value {number.value} holds no integers to tell sizes")
+            if not value.is_static or number.index >= value.size:
+                raise ProgramError(f"the value {number.value} has no element {number.index}")
+            bound |= {number.positive, number.negative}
         for name, dim in step.lets:
             _require_known([dim], bound)
             bound.add(name)

@@ -166,7 +166,7 @@ class Code:
 
     def call(self, name: str, *operands: Word | int, result: str = "i64") -> Word:
         """Call a function of words."""
-        listed = ", ".join(f"i64 {text_of(one)}" for one in operands)
+        listed = ", ".join(f"i64 {text_of(operand)}" for operand in operands)
         if result == "void":
             self.do(f"call void @{name}({listed})")
             return Word(self, "0")

@@ -77,7 +77,7 @@ class ObjectFile:
         return frozenset(one.name for one in self._global() if one.section == UNDEFINED)
 
     def _global(self) -> list[Symbol]:
-        return [one for one in self.symbols if one.name and not one.is_local]
+        return [symbol for symbol in self.symbols if symbol.name and not symbol.is_local]
 
 
 def read_object(code: bytes) -> ObjectFile:

@@ -467,7 +467,7 @@ def _fault_of(error: BaseException) -> Fault:
 
 def _bytes_of(operands: Sequence[Any]) -> int:
     """Bytes of arrays; what lies on a device does not tell."""
-    return sum(one.nbytes for one in operands if isinstance(one, np.ndarray))
+    return sum(operand.nbytes for operand in operands if isinstance(operand, np.ndarray))
 
 
 def _same_bytes(one: Array, other: Array) -> bool:

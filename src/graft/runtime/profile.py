@@ -71,7 +71,7 @@ class Profile:
     @property
     def calls(self) -> list[Moment]:
         """The kernel calls."""
-        return [one for one in self.moments if isinstance(one.step, KernelCall)]
+        return [moment for moment in self.moments if isinstance(moment.step, KernelCall)]
 
 
 @dataclass

@@ -36,7 +36,7 @@ def operators() -> list[str]:
 
 
 def _is_pointwise(op: Op) -> bool:
-    count = sum(not one.optional for one in op.operands)
+    count = sum(not operand.optional for operand in op.operands)
     given = tuple(TensorType(DType.FLOAT32, (2,) if n else (2, 2)) for n in range(count))
     try:
         types = op.scalar is not None and op.result_types(op.attrs(), given)

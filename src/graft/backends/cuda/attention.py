@@ -309,8 +309,8 @@ class _Tile(TensorCode):
         for warp in range(WARPS):
             at = self.base + warp * block + (row * 2 + QUERIES * pitch) * 4
             facts.append(self.load_floats(at.value, 2))
-        largest = self._folded("maxnum", [one[0] for one in facts])
-        factors = [self._power(builder.binary("fsub", one[0], largest)) for one in facts]
+        largest = self._folded("maxnum", [fact[0] for fact in facts])
+        factors = [self._power(builder.binary("fsub", fact[0], largest)) for fact in facts]
         totals = [builder.binary("fmul", f, one[1]) for f, one in zip(factors, facts, strict=True)]
         total = self._folded("fadd", totals)
         sums = [constant(0.0, "float")] * LANES

@@ -42,10 +42,10 @@ def epilogue_of(
     `columns_of` are the first column and the number of columns where the result is part of a wider
     matrix."""
     stages = [one for one in in_order([result]) if one.body is not None and one is not result]
-    if any(isinstance(one.body, Reduce) for one in stages):
+    if any(isinstance(stage.body, Reduce) for stage in stages):
         return None
     names = {one.name for one in (*inputs, result)}
-    inlined = Schedule.of({one.name: [Inline()] for one in stages})
+    inlined = Schedule.of({stage.name: [Inline()] for stage in stages})
     written = rewrite_stages(in_order([result]), names, inlined)[result.name]
     assert isinstance(written.body, Expr)
     extents = [int(extent.value) for extent in result.shape if isinstance(extent, Const)]

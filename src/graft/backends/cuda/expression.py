@@ -47,7 +47,7 @@ def expression_kernel(arguments: Sequence[Tensor], result: Tensor) -> Kernel:
     inlined, written = inline_stages(arguments, result)
     reductions = [one for one in written.values() if isinstance(one.body, Reduce)]
     job = _Job((*arguments, result), written[result.name], reductions, inlined)
-    if reductions and all(_is_along_rows(one, job.result) for one in reductions):
+    if reductions and all(_is_along_rows(reduction, job.result) for reduction in reductions):
         return _rows(job)
     lasting = _extent(result, -1) if result.shape else 1
     for lanes in _LANES:
@@ -88,11 +88,11 @@ def _elements(job: _Job, lanes: int) -> Kernel:
     fused = fuse_axes(axes, directives)
     directives.append(Parallel(fused))
     stages: dict[str, list[Directive]] = {result.name: directives}
-    for one in job.reductions:
-        stages[one.name] = [ComputeAt(result.name, fused), StoreIn("register")]
-        lane = _lane_axis(one, result) if lanes > 1 else None
+    for reduction in job.reductions:
+        stages[reduction.name] = [ComputeAt(result.name, fused), StoreIn("register")]
+        lane = _lane_axis(reduction, result) if lanes > 1 else None
         if lane is not None:
-            stages[one.name].append(Vectorize(lane))
+            stages[reduction.name].append(Vectorize(lane))
     blocks = math.ceil(element_count(result) / lanes / _THREADS)
     return job.kernel(stages, _THREADS, blocks)
 
@@ -121,7 +121,7 @@ def _is_along_rows(reduction: Tensor, result: Tensor) -> bool:
 
 def _rows(job: _Job) -> Kernel:
     result, axes, directives = job.result, axis_names(job.result), list[Directive]()
-    extents = [_reduced_extent(one) for one in job.reductions]
+    extents = [_reduced_extent(reduction) for reduction in job.reductions]
     # A thread adds up its share one by one, then every thread the shares of all, four at a time.
     threads = min(
         _ROW_THREADS,
@@ -135,21 +135,21 @@ def _rows(job: _Job) -> Kernel:
         directives.append(Thread(axes[-1]))
     stages: dict[str, list[Directive]] = {result.name: directives}
     here = ComputeAt(result.name, fused)
-    for one in job.reductions:
-        assert isinstance(one.body, Reduce)
-        axis, totals = one.body.axes[-1][0].name.rpartition("@")[2], f"{one.name}.parts"
+    for reduction in job.reductions:
+        assert isinstance(reduction.body, Reduce)
+        axis, totals = reduction.body.axes[-1][0].name.rpartition("@")[2], f"{reduction.name}.parts"
         shares: list[Directive] = [
             Factor(axis, totals, threads),
             here,
             StoreIn("register"),
             Combine("lane"),
         ]
-        stages[one.name] = shares
+        stages[reduction.name] = shares
         stages[totals] = [CacheWrite(f"{totals}.own"), Thread("lane"), here, StoreIn("shared")]
         stages[f"{totals}.own"] = [ComputeAt(totals, "lane"), StoreIn("register")]
-        if _reduced_extent(one) // threads <= _UNROLLED:
+        if _reduced_extent(reduction) // threads <= _UNROLLED:
             stages[f"{totals}.own"].append(Unroll(axis))
-        if _reduced_extent(one) % threads:
+        if _reduced_extent(reduction) % threads:
             stages[f"{totals}.tail"] = [here, StoreIn("register")]
     return job.kernel(stages, threads, rows)
 

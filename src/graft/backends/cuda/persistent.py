@@ -135,7 +135,7 @@ def _choose_shape(products: Sequence[Product], most_threads: int) -> _Shape | No
     """What is predicted to be the fastest, one block being on a multiprocessor at a time."""
     ranked = {
         product: sorted(
-            ((predicted(product, one, 1), one) for one in candidates(product)),
+            ((predicted(product, candidate, 1), candidate) for candidate in candidates(product)),
             key=lambda pair: pair[0],
         )
         for product in set(products)

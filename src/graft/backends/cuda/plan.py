@@ -411,7 +411,7 @@ def _only_multiplied(graph: Graph, products: Mapping[Node, Operands]) -> set[Val
         for value in node.outputs:
             readers = graph.users.get(value, ())
             fits = value.dtype is DType.FLOAT32 and readers and value not in graph.outputs
-            if fits and all(one in products or _selects(one, found) for one in readers):
+            if fits and all(reader in products or _selects(reader, found) for reader in readers):
                 found.add(value)
     return found
 
@@ -455,7 +455,7 @@ def _moved_for_attention(graph: Graph) -> set[Value]:
             continue
         readers = [user for value in node.outputs for user in graph.users.get(value, ())]
         kept = any(value in graph.outputs for value in node.outputs)
-        if readers and not kept and all(_reads_strided(one, found) for one in readers):
+        if readers and not kept and all(_reads_strided(reader, found) for reader in readers):
             found |= set(node.outputs)
     return found
 

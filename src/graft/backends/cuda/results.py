@@ -136,7 +136,7 @@ class TileResults(TensorCode):
             for one, end in zip((vector.m, vector.n), ends, strict=True)
         ]
         self._set_place(*inside)
-        return [expression(self.writer.context, one) for one in self.operands]
+        return [expression(self.writer.context, operand) for operand in self.operands]
 
     def _set_place(self, m: Int, n: Int) -> None:
         """Tell the epilogue where it is in the matrix of all results."""

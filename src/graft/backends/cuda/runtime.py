@@ -178,7 +178,7 @@ class Region:
     def on_tensors(self, tensors: Sequence[Any]) -> list[DeviceTensor]:
         """Run on tensors of other libraries in the GPU's memory, without a copy (DLPack); what it
         gives, they take in the same way."""
-        inputs = [borrow(one, int(self.device.stream.value or 0)) for one in tensors]
+        inputs = [borrow(tensor, int(self.device.stream.value or 0)) for tensor in tensors]
         kinds = [(one.dtype, one.shape) for one in inputs]
         if kinds != self._input_types:
             raise UserError(f"the region takes {self._input_types}, not {kinds}")

@@ -47,7 +47,7 @@ def schedules() -> tuple[ProductSchedule, ...]:
         (64, 128, 256), (64, 128, 192, 256), (1, 2), (1, 2), (3, 4, 5, 6), (1, 2, 4, 8)
     )
     made = itertools.chain(
-        (ProductSchedule(*one) for one in tiles),
+        (ProductSchedule(*tile) for tile in tiles),
         (
             ProductSchedule(rows, columns, (rows // 16, across, deep), stages, split, True)
             for rows, columns, across, deep, stages, split in grouped
@@ -58,14 +58,14 @@ def schedules() -> tuple[ProductSchedule, ...]:
 
 def candidates(product: Product) -> Iterator[ProductSchedule]:
     """Schedules that make sense for a product: no tile far larger than it, no empty part of K."""
-    for one in schedules():
-        tall = one.rows > 16 and one.rows >= 2 * product.rows
-        wide = one.columns > 32 and one.columns >= 2 * product.columns
-        deep = one.split > 1 and one.split * 2 > product.k_steps
+    for schedule in schedules():
+        tall = schedule.rows > 16 and schedule.rows >= 2 * product.rows
+        wide = schedule.columns > 32 and schedule.columns >= 2 * product.columns
+        deep = schedule.split > 1 and schedule.split * 2 > product.k_steps
         # Nothing rounds what `wgmma` reads from shared memory.
-        rough = one.by_warpgroup and product.dtype is DType.FLOAT32 and not product.is_constant
-        if not (tall or wide or deep or rough or one.stages - 1 > max(product.k_steps, 2)):
-            yield one
+        rough = schedule.by_warpgroup and product.dtype is DType.FLOAT32 and not product.is_constant
+        if not (tall or wide or deep or rough or schedule.stages - 1 > max(product.k_steps, 2)):
+            yield schedule
 
 
 def choose_schedule(product: Product) -> ProductSchedule:

@@ -59,8 +59,8 @@ def _tile(schedule: ProductSchedule) -> tuple[object, ...]:
 def kernels_of(product: Product, schedules: Sequence[ProductSchedule]) -> list[Kernel]:
     """The kernels of a product by each schedule."""
     return [
-        product_kernel(product, one, plain_epilogue(product, one.lanes(product)))
-        for one in schedules
+        product_kernel(product, schedule, plain_epilogue(product, schedule.lanes(product)))
+        for schedule in schedules
     ]
 
 
@@ -109,9 +109,9 @@ def _relatives(product: Product, times: Times) -> list[ProductSchedule]:
     """Schedules that differ from the fastest ones in warps or stages alone."""
     best = sorted(times, key=lambda one: times[one])[:_BEST]
     tiles = [_tile(one) for one in best]
-    others = [one for one in candidates(product) if _tile(one) in tiles]
+    others = [candidate for candidate in candidates(product) if _tile(candidate) in tiles]
     others.sort(key=lambda one: tiles.index(_tile(one)))
-    return [one for one in others if one not in times][:TRIED]
+    return [other for other in others if other not in times][:TRIED]
 
 
 def _measured(

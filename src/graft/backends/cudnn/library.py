@@ -59,8 +59,8 @@ class Descriptor:
         weakref.finalize(self, library.destroy, self.handle)
 
     def set(self, attribute: int, kind: int, *values: Any) -> Descriptor:
-        self._parts += [one for one in values if isinstance(one, Descriptor)]
-        plain = [one.handle.value if isinstance(one, Descriptor) else one for one in values]
+        self._parts += [value for value in values if isinstance(value, Descriptor)]
+        plain = [value.handle.value if isinstance(value, Descriptor) else value for value in values]
         array = (_HOLDS.get(kind, c_int) * len(plain))(*plain)
         arguments = self.handle, attribute, kind, c_int64(len(plain)), array
         self._library.call("cudnnBackendSetAttribute", *arguments)
@@ -199,7 +199,7 @@ class Library:
         except CudnnError:
             return []
         configs = [Descriptor(self, _ENGINE_CONFIG) for _ in range(count)]
-        array = (c_void_p * count)(*(one.handle.value for one in configs))
+        array = (c_void_p * count)(*(config.handle.value for config in configs))
         return configs[: heuristics.get(202, _DESCRIPTOR, array, count)]
 
     def _graph(self, description: Mapping[str, Any]) -> Descriptor:

@@ -61,8 +61,8 @@ class _Graph:
         """All of it; the result is the last buffer."""
         last = len(self.names) + 2
         tensors = [
-            {**one, "buffer": last if one["buffer"] == _RESULT else one["buffer"]}
-            for one in self._tensors
+            {**tensor, "buffer": last if tensor["buffer"] == _RESULT else tensor["buffer"]}
+            for tensor in self._tensors
         ]
         return {"tensors": tensors, "operations": self._operations}
 

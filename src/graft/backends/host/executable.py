@@ -81,13 +81,13 @@ class HostExecutable:
         }
 
     def _times(self, profile: Profile) -> dict[str, float]:
-        steps = [one for one in profile.moments if id(one.step) in self.makes]
+        steps = [moment for moment in profile.moments if id(moment.step) in self.makes]
         # A thread that was kept off its core sees nothing of what the others did meanwhile.
         return by_value([(self.makes[id(one.step)], max(one.seconds, *one.busy)) for one in steps])
 
     def _executions(self, profile: Profile) -> dict[str, int]:
         """How often each value is made; by what makes it most often, where several steps do."""
-        runs = Counter(id(one.step) for one in profile.moments)
+        runs = Counter(id(moment.step) for moment in profile.moments)
         counts: dict[str, int] = {}
         for step, name in self.makes.items():
             if name:
@@ -129,8 +129,8 @@ def specialized(
         general,
         program=program,
         supplied=_supplied(parts),
-        kernels=dict(ChainMap(*(dict(one.kernels) for one in parts.values()))),
-        reference_nodes=dict(ChainMap(*(dict(one.reference_nodes) for one in parts.values()))),
+        kernels=dict(ChainMap(*(dict(part.kernels) for part in parts.values()))),
+        reference_nodes=dict(ChainMap(*(dict(part.reference_nodes) for part in parts.values()))),
         arena_bound=None,
     )
 

@@ -145,9 +145,9 @@ class _Structure:
 
     def is_shareable(self, kernel: Kernel) -> bool:
         """Whether it is known how the kernel's arguments follow from the group's tensors."""
-        sources = {one for packing in kernel.packings.values() for one in packing.sources}
+        sources = {source for packing in kernel.packings.values() for source in packing.sources}
         arguments = (one.value if isinstance(one, Repacked) else one for one in kernel.arguments)
-        values = {one for one in arguments if isinstance(one, Value)}
+        values = {argument for argument in arguments if isinstance(argument, Value)}
         return self._weights <= sources and values | sources <= self._numbers.keys()
 
     def without_tensors(self, kernel: Kernel) -> _Shared:

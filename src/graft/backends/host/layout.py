@@ -224,16 +224,16 @@ def _with_kernels(
         return refusal(group, stores, context.target) is None
 
     for candidate in candidates:
-        best = {one.value: one.blocks[0] for one in candidate.requirements}
+        best = {requirement.value: requirement.blocks[0] for requirement in candidate.requirements}
         in_rows = not candidate.block and not any(best.values())
         if not in_rows and not has_kernel(candidate.block, frozenset(best.items())):
             continue
         requirements: list[OperandRequirement] = []
-        for one in candidate.requirements:
-            first, *others = one.blocks
-            changed = ({**best, one.value: block} for block in others)
+        for requirement in candidate.requirements:
+            first, *others = requirement.blocks
+            changed = ({**best, requirement.value: block} for block in others)
             fits = [has_kernel(candidate.block, frozenset(each.items())) for each in changed]
-            requirements.append(replace(one, blocks=(first, *compress(others, fits))))
+            requirements.append(replace(requirement, blocks=(first, *compress(others, fits))))
         yield replace(candidate, requirements=tuple(requirements))
 
 

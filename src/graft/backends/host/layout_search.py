@@ -106,7 +106,7 @@ def cheapest(
 
 def _allowed(step: Step, pinned: Mapping[Value, int]) -> list[LayoutCandidate]:
     fixed = {pinned[value] for value in step.outputs if value in pinned}
-    return [one for one in step.candidates if not fixed or fixed == {one.block}]
+    return [candidate for candidate in step.candidates if not fixed or fixed == {candidate.block}]
 
 
 def _after(

@@ -76,7 +76,7 @@ def choose_algorithm(group: Group, target: Target, accuracy: Accuracy) -> Group:
     if group.anchor is None or accuracy is Accuracy.STRICT:
         return group
     choices = (one.algorithm for one in TEMPLATES if one.is_for(group, one.layout))
-    choose = next((one for one in choices if one is not None), None)
+    choose = next((choice for choice in choices if choice is not None), None)
     algorithm = Refusal("there is no other") if choose is None else choose(group, target)
     return group if isinstance(algorithm, Refusal) else replace(group, algorithm=algorithm)
 
@@ -104,7 +104,7 @@ def is_chain(*operators: str) -> bool:
 def chain_templates(group: Group) -> list[KernelTemplate]:
     """The templates for groups of such anchors, where there is a chain of them."""
     chains = (one for one in TEMPLATES if isinstance(one.anchors, Chain))
-    return [one for one in chains if one.is_for(group, one.layout)]
+    return [chain for chain in chains if chain.is_for(group, chain.layout)]
 
 
 def chain_cost(group: Group, stores: Stores, block: int, target: Target) -> float | Refusal:
@@ -121,7 +121,7 @@ def chain_cost(group: Group, stores: Stores, block: int, target: Target) -> floa
 def row_major_cost(group: Group, target: Target) -> float:
     """What the kernel of row-major tensors costs; it is the schedule's where no other is named."""
     rows = (one for one in TEMPLATES if one.is_for(group, Layout.ROW_MAJOR))
-    named = (one for one in rows if isinstance(one.anchors, frozenset))
+    named = (row for row in rows if isinstance(row.anchors, frozenset))
     return next(named, expression).cost(group, 0, target)
 
 

@@ -77,7 +77,7 @@ class Region:
         self._compute = artifact_runner(blob[_TIMES.size :], threads)
 
     def __call__(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        self._compute([one.inside for one in inputs], [one.inside for one in outputs])
+        self._compute([one.inside for one in inputs], [output.inside for output in outputs])
 
 
 @versioned(VERSION)

@@ -95,7 +95,7 @@ def coded(node: Node, graph: Graph) -> Coded:
     parameters = [graph.constants.get(one) for one in node.args[1:]]
     if None in parameters or node.attrs.block_size:
         raise UnsupportedError("scales are of blocks, or not constant")
-    scale, *zero = (one.array for one in parameters if one is not None)
+    scale, *zero = (parameter.array for parameter in parameters if parameter is not None)
     if not np.all((scale > 0) & (scale < math.inf)):
         raise UnsupportedError("a scale is not positive")
     zeros = zero[0].astype(np.int64) if zero else np.zeros((), np.int64)

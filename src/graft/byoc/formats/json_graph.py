@@ -88,7 +88,7 @@ def _nearest(name: str, candidates: Sequence[str]) -> str:
     # of `nn.dense`, `mixed.dense` and `qnn.dense`, which their prefixes tell apart, the first
     special = sorted(candidates, key=lambda one: "." in one and not one.startswith("nn."))
     plain = {one.rpartition(".")[2].lower(): one for one in reversed(special)}
-    plain.update((one.lower(), one) for one in candidates)
+    plain.update((candidate.lower(), candidate) for candidate in candidates)
     close = difflib.get_close_matches(name.lower(), plain, n=1)
     return plain[close[0]] if close else ""
 

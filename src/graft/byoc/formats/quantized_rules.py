@@ -99,9 +99,9 @@ _MOST = 65535  # codes of 16 bits above the lowest
 def _range(site: Site, node: Node | None) -> tuple[float, float, float] | None:
     """Scale, lowest and highest float of what a (de)quantisation of bytes has codes for."""
     arrays = [site.array(value) for value in node.inputs[1:]] if node else []
-    if len(arrays) != 2 or any(one is None or one.size != 1 for one in arrays):
+    if len(arrays) != 2 or any(array is None or array.size != 1 for array in arrays):
         return None
-    scale, zero = (one for one in arrays if one is not None)
+    scale, zero = (array for array in arrays if array is not None)
     info, step, origin = np.iinfo(zero.dtype), float(scale.item()), int(zero.item())
     return step, (int(info.min) - origin) * step, (int(info.max) - origin) * step
 

@@ -262,11 +262,11 @@ def _alternatives(pattern: Pattern) -> tuple[Pattern, ...]:
 def _is_dequantized_leaf(pattern: Pattern) -> bool:
     """Whether a pattern is a dequantisation of what its reader may choose the shape of."""
     return all(
-        isinstance(one, OpIs)
-        and one.names == ("qnn.dequantize",)
-        and bool(one.args)
-        and not _has_operator((one.args or ())[0])
-        for one in _alternatives(pattern)
+        isinstance(alternative, OpIs)
+        and alternative.names == ("qnn.dequantize",)
+        and bool(alternative.args)
+        and not _has_operator((alternative.args or ())[0])
+        for alternative in _alternatives(pattern)
     )
 
 

@@ -179,7 +179,7 @@ def execute(options: argparse.Namespace) -> int:
             form.show(form.comparison(comparisons[-1], threads))
     if options.json:
         print_json(to_json(machine, threads, comparisons))
-    return 0 if any(one.graft_timed for one in comparisons) else 1
+    return 0 if any(comparison.graft_timed for comparison in comparisons) else 1
 
 
 def _compared_or_not(

@@ -71,16 +71,16 @@ class Comparison:
     @property
     def graft_timed(self) -> Timing | None:
         """What was measured of Graft, where it was."""
-        own = (one.timing for one in self.standings if one.contender.name == GRAFT)
+        own = (standing.timing for standing in self.standings if standing.contender.name == GRAFT)
         return next(own, None)
 
     @property
     def best_peer(self) -> Standing | None:
         """The fastest of those that Graft has a ratio to."""
         timed = {
-            one.timing.summary.median: one
-            for one in self.standings
-            if one.timing is not None and one.contender.name != GRAFT
+            standing.timing.summary.median: standing
+            for standing in self.standings
+            if standing.timing is not None and standing.contender.name != GRAFT
         }
         return timed[min(timed)] if timed else None
 
@@ -97,7 +97,7 @@ class Form:
 def _text_heading(machine: Machine, threads: int) -> Iterator[str]:
     yield str(machine)
     yield f"{counted(threads, 'thread')} for every contender, each in a process of its own"
-    yield from (f"warning: {one}" for one in machine.warnings(threads))
+    yield from (f"warning: {warning}" for warning in machine.warnings(threads))
 
 
 def _markdown_heading(machine: Machine, threads: int) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _text(comparison: Comparison, threads: int) -> Iterator[Block]:
     if missing:
         yield from section("Not timed", table(missing))
     yield ""
-    yield from (f"warning: {one}" for one in warnings(comparison, threads))
+    yield from (f"warning: {warning}" for warning in warnings(comparison, threads))
     yield _conclusion(comparison)
 
 
@@ -139,10 +139,10 @@ def _markdown(comparison: Comparison, threads: int) -> Iterator[str]:
         yield ""
         yield f"{_rounds(comparison)}. {_conclusion(comparison)}"
         yield ""
-    for one in comparison.standings:
-        if one.reason:
-            yield f"- {one.contender.title} was not timed: {_escaped(one.why_not)}"
-    yield from (f"- warning: {one}" for one in warnings(comparison, threads))
+    for standing in comparison.standings:
+        if standing.reason:
+            yield f"- {standing.contender.title} was not timed: {_escaped(standing.why_not)}"
+    yield from (f"- warning: {warning}" for warning in warnings(comparison, threads))
 
 
 TEXT = Form(_text_heading, _text, print_lines)
@@ -156,7 +156,7 @@ def to_json(machine: Machine, threads: int, comparisons: Sequence[Comparison]) -
         "threads": threads,
         "warnings": machine.warnings(threads),
         "confidence": CONFIDENCE,
-        "models": [_comparison_json(one, threads) for one in comparisons],
+        "models": [_comparison_json(comparison, threads) for comparison in comparisons],
     }
 
 
@@ -171,9 +171,9 @@ def warnings(comparison: Comparison, threads: int) -> list[str]:
 
 def _rows(comparison: Comparison) -> list[tuple[str, ...]]:
     return [
-        (one.contender.title, one.version, *_figures(one.timing))
-        for one in comparison.standings
-        if one.timing is not None
+        (standing.contender.title, standing.version, *_figures(standing.timing))
+        for standing in comparison.standings
+        if standing.timing is not None
     ]
 
 
@@ -227,7 +227,7 @@ def _comparison_json(comparison: Comparison, threads: int) -> dict[str, Any]:
         "disturbed_rounds": comparison.disturbed,
         "seconds": comparison.seconds,
         "warnings": warnings(comparison, threads),
-        "contenders": [_standing_json(one) for one in comparison.standings],
+        "contenders": [_standing_json(standing) for standing in comparison.standings],
         "best_peer": None if best is None else best.contender.name,
     }
 

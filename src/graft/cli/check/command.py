@@ -260,7 +260,7 @@ def _text(verdict: Verdict) -> Iterator[Block]:
         yield f"  {verdict.placement}"
         yield from (f"  {_demoted(demotion)}" for demotion in verdict.placement.demotions)
     header = ("name", "type", "max abs error", "max rel error", "wrong", "verdict")
-    rows = [_row(one) for one in verdict.outputs]
+    rows = [_row(output) for output in verdict.outputs]
     yield from section("Outputs", table(rows, header, right=(2, 3, 4)))
     if verdict.moved_rows:
         yield f"  {counted(verdict.moved_rows, 'row')} in another order: near ties"
@@ -281,8 +281,8 @@ def _text(verdict: Verdict) -> Iterator[Block]:
 def _limits(outputs: Sequence[OutputCheck]) -> str:
     """The tolerances that outputs are held to; where they differ, with the outputs' names."""
     names: dict[Tolerance, list[str]] = {}
-    for one in outputs:
-        names.setdefault(one.tolerance, []).append(one.name)
+    for output in outputs:
+        names.setdefault(output.tolerance, []).append(output.name)
     shown = [
         (f"rtol {limit.relative:.3g}, atol {limit.absolute:.3g}", ", ".join(own))
         for limit, own in names.items()
@@ -349,13 +349,13 @@ def _json(verdict: Verdict) -> dict[str, Any]:
         "placement": None if verdict.placement is None else json.loads(verdict.placement.to_json()),
         "outputs": [
             {
-                "name": one.name,
-                "type": one.type,
-                "rtol": one.tolerance.relative,
-                "atol": one.tolerance.absolute,
-                **_difference_json(one.difference),
+                "name": output.name,
+                "type": output.type,
+                "rtol": output.tolerance.relative,
+                "atol": output.tolerance.absolute,
+                **_difference_json(output.difference),
             }
-            for one in verdict.outputs
+            for output in verdict.outputs
         ],
         "moved_rows": verdict.moved_rows,
         "blamed_pass": None

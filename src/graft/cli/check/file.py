@@ -62,7 +62,7 @@ class FileVerdict:
 
     @property
     def agrees(self) -> bool:
-        return not self.incidents and all(one.difference.agrees for one in self.outputs)
+        return not self.incidents and all(output.difference.agrees for output in self.outputs)
 
 
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +153,7 @@ def _text(verdict: FileVerdict) -> Iterator[Block]:
     yield f"  {verdict.placement or 'the file contains no placement'}"
     other = "a second run" if verdict.against is None else f"{verdict.against} on the evaluator"
     header = ("name", "max abs error", "max rel error", "wrong", "not finite", "verdict")
-    rows = [_row(one) for one in verdict.outputs]
+    rows = [_row(output) for output in verdict.outputs]
     yield from section(f"Outputs, compared with {other}", table(rows, header, right=(1, 2, 3, 4)))
     if verdict.incidents:
         title = f"What went wrong on the way: {counted(len(verdict.incidents), 'incident')}"
@@ -182,12 +182,12 @@ def _json(verdict: FileVerdict) -> dict[str, Any]:
         "placement": verdict.placement,
         "outputs": [
             {
-                "name": one.name,
-                **asdict(one.difference),
-                "agrees": one.difference.agrees,
-                "not_finite": one.not_finite,
+                "name": output.name,
+                **asdict(output.difference),
+                "agrees": output.difference.agrees,
+                "not_finite": output.not_finite,
             }
-            for one in verdict.outputs
+            for output in verdict.outputs
         ],
         "incidents": list(verdict.incidents),
         "random_operator": verdict.random_operator or None,

@@ -166,7 +166,7 @@ class _Walk:
         """What there is to say about the node that computes the value."""
         position = self.named[value]
         node = self.nodes[position]
-        defined = [one for inner in self.graph.nodes for one in inner.outputs]
+        defined = [output for inner in self.graph.nodes for output in inner.outputs]
         types = {one.name: str(one.type) for one in (*self.graph.inputs, *defined)}
         operands = tuple((name, types.get(name, "?")) for name in node.input if name)
         return NodeDifference(label(node, position), node.op_type, value, operands, difference)

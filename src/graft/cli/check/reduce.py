@@ -91,7 +91,7 @@ def ddmin(items: list[int], fails: Callable[[list[int]], bool]) -> list[int]:
         if chosen is not None:
             items, granularity = chosen, 2
             continue
-        without = ([one for one in items if one not in chunk] for chunk in map(set, chunks))
+        without = ([item for item in items if item not in chunk] for chunk in map(set, chunks))
         rest = next((one for one in without if fails(one)), None) if len(chunks) > 2 else None
         if rest is not None:
             items, granularity = rest, max(granularity - 1, 2)

@@ -415,7 +415,7 @@ def inverted_saving(target: Target, extents: InvertedExtents) -> float:
     but for the rows that threads compute again."""
     expand, near = extents.expand, _with_all_cached(target)
     by_share, by_row = (
-        min(_expansion_cycles(near, expand, one, in_rows) for one in _shares(expand.expansion))
+        min(_expansion_cycles(near, expand, share, in_rows) for share in _shares(expand.expansion))
         for in_rows in (False, True)
     )
     pairs = _ring_saving(target, expand) + project_saving(target, extents.project)

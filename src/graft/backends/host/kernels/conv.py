@@ -251,7 +251,7 @@ class ConvWriter(ImageWriter):
         if row is not None and self.together == 1:
             ways.append(flat_phases(row))
         extents = [self.extents(*way, channels, result, lanes) for way in ways]
-        cycles = [conv_cycles(target, lanes, one) for one in extents]
+        cycles = [conv_cycles(target, lanes, extent) for extent in extents]
         best = cycles.index(min(cycles))
         if best and row is not None:
             self.goes_on, self.data = True, row

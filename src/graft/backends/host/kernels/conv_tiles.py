@@ -313,7 +313,7 @@ def lines_ahead(writer: ConvWriter) -> int:
     tiles = max(1, writer.tiles_across // writer.segments)  # of the jobs that have fewest
     if writer.partial is None and schedule.bands:
         tiles = tiles_of_slab(writer)
-    extents = [int(one.value) for one in writer.weights.extents if isinstance(one, Const)]
+    extents = [int(extent.value) for extent in writer.weights.extents if isinstance(extent, Const)]
     if (tiles == 1 and schedule.bands) or extents[0] * writer.depth_blocks == 1:
         return 0
     size = math.prod(extents[1:]) * writer.weights.dtype.numpy.itemsize / writer.depth_blocks

@@ -72,7 +72,7 @@ Ending = Callable[[Term, Term | None], Stmt]
 
 def step(attrs: RecurrenceAttrs, direction: int, phase: int, now: _GateInputs, end: Ending) -> Stmt:
     """What a phase of a step does to a block of units."""
-    functions: list[Activation] = [one.term for one in activations(attrs, direction)]
+    functions: list[Activation] = [activation.term for activation in activations(attrs, direction)]
     if attrs.cell == "lstm":
         return _lstm(attrs, functions, now, end)
     if attrs.cell == "gru":

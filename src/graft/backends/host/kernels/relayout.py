@@ -121,7 +121,7 @@ class _Image:
         """Whether neighbouring channels are neighbours in memory on both sides."""
         single = self.source.shape[2:] == (1, 1)
         storages = self.source, self.target
-        near = all(one.block > 1 or (single and not one.block) for one in storages)
+        near = all(storage.block > 1 or (single and not storage.block) for storage in storages)
         return near and self.target.channels % self.size == 0
 
     def vectors(self) -> list[Stmt]:

@@ -258,7 +258,7 @@ class _Assembler:
         """The storage in which a group reads each operand: one that it already has, if any fits."""
         candidate = self.layout.candidates.get(group.node)
         requirements = candidate.requirements if candidate else ()
-        required = {one.value: one.blocks for one in requirements}
+        required = {requirement.value: requirement.blocks for requirement in requirements}
         stores: dict[Value, Storage] = {}
         for value in group.reads():
             if value in group.constants:

@@ -325,8 +325,8 @@ class _BlockBuilder:
                     rule.require_zero(extent - dim, message)
         checks = (SizeCheck(rule.verdict, location),) if isinstance(rule.verdict, Test) else ()
         numbers = tuple(
-            Element(self._number(one.operand), one.index, one.positive, one.negative)
-            for one in rule.numbers
+            Element(self._number(number.operand), number.index, number.positive, number.negative)
+            for number in rule.numbers
         )
         return SizeFunction(numbers, tuple(lets), checks, location)
 

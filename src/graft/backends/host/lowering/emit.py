@@ -442,5 +442,5 @@ def scratch_dim(function: Function, scalars: Sequence[Dim]) -> AnyDim:
         size = product(dim_of(extent) for extent in buffer.extents) * byte_size(buffer.dtype)
         units = (size + (SCRATCH_ALIGNMENT - 1)) // SCRATCH_ALIGNMENT
         total = total + units * SCRATCH_ALIGNMENT
-    names = [one.name for one in function.parameters if isinstance(one, Var)]
+    names = [parameter.name for parameter in function.parameters if isinstance(parameter, Var)]
     return substitute(total, dict(zip(names, scalars, strict=True)))

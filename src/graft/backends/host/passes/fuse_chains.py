@@ -52,10 +52,10 @@ def merging_gain(
     """Cycles that a kernel for all members saves, or why there is none that pays."""
     block = BLOCKS[0]
     apart = 0.0
-    for one in members:
-        costs = [cost for _, cost in layouts_for(group_of(one, constants), block, target)]
+    for member in members:
+        costs = [cost for _, cost in layouts_for(group_of(member, constants), block, target)]
         if not costs:
-            return Refusal("one of them has no kernel for images in blocks", one)
+            return Refusal("one of them has no kernel for images in blocks", member)
         apart += min(costs)
     group = group_of(whole, constants)
     cost = chain_cost(group, blocked_stores(group, block), block, target)

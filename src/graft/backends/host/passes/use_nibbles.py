@@ -51,7 +51,7 @@ def use_nibbles(graph: Graph, target: Target) -> Graph:
         weights = _packed(codes, None if zero is None else np.broadcast_to(zero, scale.shape))
         if weights is None:
             return Refusal("4 bits do not hold the weights")
-        narrow, *zeros = (site.constant(one) for one in weights)
+        narrow, *zeros = (site.constant(weight) for weight in weights)
         operands = (node.args[0], narrow, site.constant(_exactly_half(scale)), *zeros)
         return site.emit("mixed.block_dense", *operands, block_size=block)
 
@@ -66,7 +66,7 @@ def reads_longer(target: Target, codes: Array, node: Node) -> bool:
     if shape is None or len(rows) < len(shape) - 1:
         return True
     machine = target.machine
-    sizes = [one.size / 2 for one in machine.caches[1:]]
+    sizes = [cache.size / 2 for cache in machine.caches[1:]]
     level = sum(size < codes.size * _FLOAT for size in sizes)
     arrives = stream_cycles(machine, machine.vector_bits / 8, level)
     return arrives > math.prod(rows) / machine.vector_fmas

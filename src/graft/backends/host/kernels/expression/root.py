@@ -54,7 +54,7 @@ class Caution(Enum):
 def is_symbolic(stages: dict[str, Tensor]) -> bool:
     """Whether some extent is known only at run time."""
     computed = (stage for stage in stages.values() if stage.body is not None)
-    extents = (one for stage in computed for one in axis_extents(stage).values())
+    extents = (axis_extent for stage in computed for axis_extent in axis_extents(stage).values())
     return not all(isinstance(one, Const) for one in extents)
 
 

@@ -110,7 +110,7 @@ def _join(group: Group, tensors: _Tensors, target: Target) -> Kernel:
     operands, starts = tensors.joined()
     result = tensors.joined_result()
     boxes = [] if Const(0) in result.shape else join(result, operands, starts)
-    inputs = {one.name: one for one in operands if Const(0) not in one.shape}
+    inputs = {operand.name: operand for operand in operands if Const(0) not in operand.shape}
     arguments = [*inputs.values(), result] if boxes else []
     content = tuple((_content(box.tensor), box.starts) for box in boxes)
     return tensors.kernel(_lowered(arguments, content, lambda: boxes, target), arguments)
@@ -125,13 +125,13 @@ def _lowered(
     """The function; groups of equal expressions share it, as the layers of a network do."""
     if not content:  # nothing to compute
         return Function("kernel", (), Block(()))
-    key = (target.key, tuple(one.name for one in arguments), content)
+    key = (target.key, tuple(argument.name for argument in arguments), content)
     if key not in _LOWERED:
         while len(_LOWERED) >= _MOST_LOWERED:
             _LOWERED.pop(next(iter(_LOWERED)))
         boxes = boxes_of()
         results = {box.result.name for box in boxes}
-        inputs = [one for one in arguments if one.name not in results]
+        inputs = [argument for argument in arguments if argument.name not in results]
         parts = [[box.tensor] for box in boxes]
         if not all(box.is_cut for box in boxes):  # results may depend on each other
             parts = [[box.tensor for box in boxes]]

@@ -283,8 +283,8 @@ def _normalized(group: Group, extents: Extents) -> View:
     first = group.node.attrs.axis % len(shape)
     row = shape[first:]
     is_row = (
-        shape_of(one)[-len(row) :] == row and product(shape_of(one)) == product(row)
-        for one in parameters
+        shape_of(parameter)[-len(row) :] == row and product(shape_of(parameter)) == product(row)
+        for parameter in parameters
     )
     if data in parameters or not all(is_row):
         return View(group, extents)
