@@ -83,14 +83,14 @@ def _storable(array: Array) -> Array:
 
 def file_names(names: Sequence[str]) -> Mapping[str, str]:
     """A file name for each tensor, all different."""
-    chosen: dict[str, str] = {}
+    result: dict[str, str] = {}
     used_names: set[str] = set()
     for name in names:
         plain = file_stem(name, "output")
         candidates = (f"{plain}{suffix}" for suffix in _suffixes())
-        chosen[name] = next(one for one in candidates if one.lower() not in used_names)
-        used_names.add(chosen[name].lower())  # some file systems hold "a" and "A" to be the same
-    return chosen
+        result[name] = next(one for one in candidates if one.lower() not in used_names)
+        used_names.add(result[name].lower())  # some file systems hold "a" and "A" to be the same
+    return result
 
 
 def _suffixes() -> Iterator[str]:

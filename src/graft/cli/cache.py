@@ -35,8 +35,8 @@ def execute(options: argparse.Namespace) -> int:
         clear_prices(prices)
         clear_calibrations(default_folder())
     usage, priced = cache.usage(), count_prices(prices)
-    gone = None if removed is None else {"kernels": removed.entries, "bytes": removed.bytes}
-    facts = {**_json(usage), "prices": priced, "removed": gone}
+    cleared = None if removed is None else {"kernels": removed.entries, "bytes": removed.bytes}
+    facts = {**_json(usage), "prices": priced, "removed": cleared}
     print_result(options.json, facts, _text(usage, priced, removed))
     return 0
 

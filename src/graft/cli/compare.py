@@ -23,6 +23,7 @@ import numpy as np
 from graft.base.compare import Bound, Difference, compare_arrays, together
 from graft.base.dims import IndexExpr, symbols_of
 from graft.base.dtypes import Array, DType, dtype_of
+from graft.cli.options import not_negative
 from graft.cli.report import counted, error_text, number
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
@@ -179,11 +180,11 @@ def disagreements(
     """What keeps contenders out of the comparison, by contender; nothing where all agree."""
     output_count = len(graph.outputs)
     misfits = {
-        name: f"gives {counted(len(given), 'output')}, not {output_count}"
-        for name, given in outputs.items()
-        if len(given) != output_count
+        name: f"gives {counted(len(values), 'output')}, not {output_count}"
+        for name, values in outputs.items()
+        if len(values) != output_count
     }
-    fitting = {name: given for name, given in outputs.items() if name not in misfits}
+    fitting = {name: values for name, values in outputs.items() if name not in misfits}
     return misfits | _minority(graph, fitting, tolerance)
 
 
@@ -242,20 +243,13 @@ def add_tolerance_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}",
             metavar="X",
-            type=_tolerance,
+            type=not_negative,
             help=f"default {default:g}, and more for floats of 16 bits and less",
         )
 
 
-def _tolerance(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a tolerance")
-    return value
-
-
 def tolerance_of(options: argparse.Namespace) -> Tolerance:
     """What was asked for; what was not is as usual."""
-    given = {"relative": options.rtol, "absolute": options.atol}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return Tolerance(literally=bool(chosen), **chosen)
+    limits = {"relative": options.rtol, "absolute": options.atol}
+    fields = {name: value for name, value in limits.items() if value is not None}
+    return Tolerance(literally=bool(fields), **fields)

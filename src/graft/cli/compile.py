@@ -213,8 +213,8 @@ def _text(options: argparse.Namespace) -> str:
 def _lowered(optimized: Optimized, options: argparse.Namespace, tell: Progress) -> str:
     """The fused graph, or its kernels, each once; nodes without one are named on standard error."""
     settings = Settings(None, options.machine or HOST, _accuracy(options), tell)
-    asked = compile_options(HOST_BACKEND, settings)
-    lowered = lower(place(optimized, asked), asked)
+    compile_request = compile_options(HOST_BACKEND, settings)
+    lowered = lower(place(optimized, compile_request), compile_request)
     if options.verbose:
         _print_passes(lowered.lowering.passes)
     if options.emit == "fused":
@@ -334,5 +334,5 @@ def save(
     bound, placement = module.arena_bound, module.placement
     assert isinstance(placement, Placement)
     arena = None if bound is None else arena_bytes(module.program)
-    size, held = Footprint.of(symbols, arena, bound), path.stat().st_size
-    return Saved(source, path, settings.machine, placement, size, held, seconds)
+    size, file_bytes = Footprint.of(symbols, arena, bound), path.stat().st_size
+    return Saved(source, path, settings.machine, placement, size, file_bytes, seconds)

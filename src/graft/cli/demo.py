@@ -98,10 +98,10 @@ def execute(options: argparse.Namespace) -> int:
             module = compile(optimized, report=tell)
     else:
         with status(f"placing the model on {backend.name}") as tell:
-            asked = replace(
+            compile_request = replace(
                 compile_options(HOST_BACKEND, Settings(report=tell)), accelerators=(backend,)
             )
-            result = partition_graph(optimized.graph, asked)
+            result = partition_graph(optimized.graph, compile_request)
             module = compile(optimized, [backend.name, HOST_BACKEND], report=tell)
         title = f"4. Candidates: what could {backend.name} run?"
         print_lines(section(title, _candidates(result, backend)))
@@ -126,10 +126,10 @@ def _models_folder() -> Path:
 
 
 def _import(walk: Walk, seconds: float) -> Iterator[str]:
-    held, work = parameters(walk.source), arithmetic(walk.graph)
+    weights, work = parameters(walk.source), arithmetic(walk.graph)
     onnx_nodes = counted(len(walk.source.model.graph.node), "ONNX node")
     yield f"models/{MODEL}: {onnx_nodes} become {graph_size(walk.graph)}"
-    yield f"{number(held.count)} parameters ({size_text(held.bytes)}), generated from seeds"
+    yield f"{number(weights.count)} parameters ({size_text(weights.bytes)}), generated from seeds"
     yield f"{dim_text(work.macs)} multiply-accumulates, {dim_text(work.flops)} other operations"
     yield f"took {seconds_text(seconds)}"
 

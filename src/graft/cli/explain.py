@@ -36,7 +36,6 @@ from graft.cli.file_facts import (
     FileFacts,
     node_line,
     placement_lines,
-    refuse_options,
 )
 from graft.cli.options import (
     REFERENCE,
@@ -62,7 +61,7 @@ from graft.cli.report import (
     size_text,
     table,
 )
-from graft.cli.runnable import is_compiled
+from graft.cli.runnable import is_compiled, refuse_options
 from graft.cli.terminal import GOOD, spoken_warnings, status, styled
 from graft.compiler import compile_options
 from graft.passes.variant_sizes import variant_sizes
@@ -165,29 +164,29 @@ def _explained(options: argparse.Namespace) -> Explanation:
         settings = Settings(options.threads, report=tell)
         wishes = {"pins": options.pin, "measure": options.measure}
         wishes["policy"] = Policy(deadline=options.deadline)
-        asked = compile_options(options.target, settings, options.isolation, **wishes)
+        request = compile_options(options.target, settings, options.isolation, **wishes)
         optimized, name = _subject(options, tell)
-        explanation = explain_placement(optimized, asked)
+        explanation = explain_placement(optimized, request)
         tell(Stage("looking for what would change the plan"))
         return explain(*explanation, name)
 
 
 def explain_placement(
-    optimized: Optimized, asked: CompileOptions
+    optimized: Optimized, request: CompileOptions
 ) -> tuple[Partition, Mapping[str, float], tuple[Demotion, ...]]:
     """Place a graph as `compile` would: all that led to the plan, and, where `measure` asks for it,
     what the plans take end to end by their methods, and what had to go back to the host.
 
     Nothing is compiled for it and it is not run, but for what is timed to price it and with
     `measure`."""
-    placed = place(optimized, asked)
-    result = placed.partition or partition_graph(placed.graph, asked)
-    if not asked.measure:
+    placed = place(optimized, request)
+    result = placed.partition or partition_graph(placed.graph, request)
+    if not request.measure:
         return result, {}, ()
     first, *others = placed.contenders
-    linked = link(lower(first, asked))
-    rivals = (link(lower(other, asked)) for other in others)
-    plan = fastest(chain([linked], rivals), asked).plan
+    linked = link(lower(first, request))
+    rivals = (link(lower(other, request)) for other in others)
+    plan = fastest(chain([linked], rivals), request).plan
     return result, plan.measured if plan else {}, linked.demotions
 
 

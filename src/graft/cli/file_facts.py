@@ -11,7 +11,6 @@ from typing import Any
 
 from graft.base.dims import Dim
 from graft.base.errors import UserError
-from graft.cli.options import UsageError
 from graft.cli.report import (
     Block,
     Indented,
@@ -27,7 +26,7 @@ from graft.program import instructions as p
 from graft.program.program import Program, arena_bytes, segment_arena
 from graft.program.variants import variant_blocks
 from graft.program.verify import nbytes_of
-from graft.runtime.artifact import SUFFIX, Artifact, examine
+from graft.runtime.artifact import Artifact, examine
 from graft.runtime.container import ArtifactError
 from graft.runtime.evaluated import evaluator_runtime
 from graft.runtime.grafted import (
@@ -39,13 +38,6 @@ from graft.runtime.grafted import (
 from graft.runtime.placement import StoredPlacement
 
 _MOST_LISTED = 20  # nodes, regions or programs of a kind
-
-
-def refuse_options(options: Mapping[str, Any]) -> None:
-    """Refuse options that are about compiling; those given are true, by name."""
-    for name, is_given in options.items():
-        if is_given:
-            raise UsageError(f"{name} is for models, and a {SUFFIX} file is compiled already")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +74,9 @@ class FileFacts:
                 problem = error.message.removeprefix("this file ")
         regions = {name: own for name, (_, own) in stored_regions(artifact.blobs).items()}
         missing = missing_runtimes(artifact.blobs)
-        needed = [one for one in missing if one.fallback == "error"]
-        if needed and not problem:
-            problem = f"needs {_lacking(needed)}"
+        required = [one for one in missing if one.fallback == "error"]
+        if required and not problem:
+            problem = f"needs {_lacking(required)}"
         placement = StoredPlacement.from_blobs(artifact.blobs)
         return cls(path, artifact, problem, placement, regions, missing)
 
@@ -190,8 +182,8 @@ def _memory(name: str, segment: p.Segment, program: Program) -> Memory:
 
 def _device_bytes(block: p.Block, program: Program) -> int:
     """Bytes of the values in the memory of devices."""
-    written = {number for one in p.walk(block) for number in p.writes(one)}
-    values = [program.values[number] for number in written]
+    numbers = {number for one in p.walk(block) for number in p.writes(one)}
+    values = [program.values[number] for number in numbers]
     return sum(nbytes_of(value) for value in values if value.space)
 
 
@@ -310,9 +302,15 @@ def _region_rows(facts: FileFacts) -> Iterator[tuple[str, ...]]:
     stored = {(v, one.label): one for v, own in facts.regions.items() for one in own}
     for variant, placement_facts in {"": facts.placement.facts, **_variants(facts)}.items():
         for region in placement_facts.get("regions", ()):
-            kept = stored.get((variant, region["label"]))
-            backend = region["backend"] if kept is None else f"{kept.backend} {kept.version}"
-            fallback = "the host runs it" if kept is not None and kept.host else "an error"
+            file_region = stored.get((variant, region["label"]))
+            backend = (
+                region["backend"]
+                if file_region is None
+                else f"{file_region.backend} {file_region.version}"
+            )
+            fallback = (
+                "the host runs it" if file_region is not None and file_region.host else "an error"
+            )
             label = f"{variant} {region['label']}".strip()
             label += f" in {region['body']}" if region.get("body") else ""
             yield label, backend, number(len(region["nodes"])), number(region["macs"]), fallback

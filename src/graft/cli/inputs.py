@@ -115,6 +115,13 @@ def feed(
     ]
 
 
+def data_type(data: Data) -> str:
+    """What data are: the type of a tensor, the length of a sequence."""
+    if isinstance(data, list):
+        return f"sequence of {len(data)}"
+    return str(TensorType(dtype_of(data.dtype), data.shape))
+
+
 @contextmanager
 def telling_sizes(graph: Fillable, options: argparse.Namespace) -> Iterator[None]:
     """Remind a user of the sizes that nobody gave, if running with them fails."""
@@ -178,15 +185,15 @@ def _count(text: str) -> int:
 
 def _read_inputs(graph: Fillable, files: Sequence[InputFile]) -> Iterator[tuple[str, Fed]]:
     values = {value.name: value for value in graph.inputs}
-    seen: set[str] = set()
+    names: set[str] = set()
     for file in files:
         for name, arrays in _by_input(file):
             if name not in values:
                 known = ", ".join(f"'{known}'" for known in values) or "none"
                 raise UserError(f"there is no input '{name}'", hint=f"inputs: {known}")
-            if name in seen:
+            if name in names:
                 raise UserError(f"the input '{name}' is given twice")
-            seen.add(name)
+            names.add(name)
             value = values[name]
             yield name, Fed(value, _fitting(value, arrays, file.path), str(file.path))
 
@@ -246,11 +253,11 @@ def _may_have_shape(expected: Sequence[AnyDim], actual: Sequence[int]) -> bool:
 
 def _bindings(graph: Fillable, dims: Sequence[tuple[str, int]]) -> dict[str, int]:
     """The dims that the user has set."""
-    known = sorted(graph.input_symbols)
+    names = sorted(graph.input_symbols)
     bindings: dict[str, int] = {}
     for name, extent in dims:
-        if name not in known:
-            listed = ", ".join(known) or "none"
+        if name not in names:
+            listed = ", ".join(names) or "none"
             raise UserError(f"no input has a dynamic dim '{name}'", hint=f"dynamic dims: {listed}")
         if bindings.setdefault(name, extent) != extent:
             raise UserError(f"--dim sets '{name}' to both {bindings[name]} and {extent}")
@@ -325,8 +332,8 @@ def _drawn_array(
         return np.asarray(words[generator.integers(0, len(_WORDS), shape)], dtype=object)
     if dtype.is_integer:
         largest = 2 ** (dtype.bits - dtype.is_signed_integer) - 1
-        drawn = generator.integers(0, min(below, largest + 1), shape)
-        return np.asarray(drawn).astype(dtype.numpy)
+        integers = generator.integers(0, min(below, largest + 1), shape)
+        return np.asarray(integers).astype(dtype.numpy)
     if _is_image(shape):
         return np.asarray(generator.random(shape, dtype=np.float32)).astype(dtype.numpy)
     real = np.asarray(generator.standard_normal(shape, dtype=np.float32))

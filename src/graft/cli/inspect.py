@@ -14,7 +14,7 @@ import onnx
 
 from graft.base.dims import bare_symbol
 from graft.base.errors import GraftError
-from graft.cli.file_facts import FileFacts, refuse_options, summary_lines
+from graft.cli.file_facts import FileFacts, summary_lines
 from graft.cli.options import add_strict_import_argument
 from graft.cli.report import (
     INDENT,
@@ -31,7 +31,7 @@ from graft.cli.report import (
     size_text,
     table,
 )
-from graft.cli.runnable import is_compiled
+from graft.cli.runnable import is_compiled, refuse_options
 from graft.cli.survey import Obstacle, Parameters, obstacles, operators, parameters
 from graft.cli.terminal import status
 from graft.frontends.onnx.importer import import_source
@@ -84,10 +84,10 @@ class Imported:
     def from_data(self) -> dict[str, Node]:
         """Dims that only the data decide, and the node that first gives each of them."""
         result: dict[str, Node] = {}
-        given = self.graph.input_symbols
+        input_symbols = self.graph.input_symbols
         for node in self.graph.nodes:
             for value in node.outputs:
-                for name in symbols_in(value.type) - given:
+                for name in symbols_in(value.type) - input_symbols:
                     result.setdefault(name, node)
         return dict(sorted(result.items(), key=lambda item: (len(item[0]), item[0])))
 
@@ -142,8 +142,8 @@ def summarize(path: Path, source: Source) -> Summary:
     """Import the model and collect the facts; an import that fails is one of them."""
     imported, error = _imported(source)
     model = source.model
-    given = {tensor.name for tensor in model.graph.initializer} | source.seeded.keys()
-    inputs = [_declared(info) for info in model.graph.input if info.name not in given]
+    weight_names = {tensor.name for tensor in model.graph.initializer} | source.seeded.keys()
+    inputs = [_declared(info) for info in model.graph.input if info.name not in weight_names]
     outputs = [_declared(info) for info in model.graph.output]
     if imported is not None:
         graph = imported.graph
@@ -204,14 +204,14 @@ def _text(summary: Summary) -> Iterator[Block]:
 
 def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     model, seeded = summary.source.model, summary.source.seeded
-    drawn = sum(weight.nbytes for weight in seeded.values())
-    note = f", and {size_text(drawn)} of weights drawn from seeds" if seeded else ""
+    seeded_bytes = sum(weight.nbytes for weight in seeded.values())
+    note = f", and {size_text(seeded_bytes)} of weights drawn from seeds" if seeded else ""
     yield "file size", size_text(summary.path.stat().st_size) + note
     yield "format", f"ONNX IR version {model.ir_version}, {', '.join(_opset_texts(model))}"
     yield "producer", f"{model.producer_name} {model.producer_version}".strip() or "not given"
     yield "graph", f"{model.graph.name or 'without a name'}, {_node_count(summary)}"
-    held = summary.parameters
-    yield "parameters", f"{number(held.count)} ({size_text(held.bytes)})"
+    totals = summary.parameters
+    yield "parameters", f"{number(totals.count)} ({size_text(totals.bytes)})"
 
 
 def _node_count(summary: Summary) -> str:

@@ -74,12 +74,12 @@ def sub_model(
     part.graph.node.extend(nodes)
     part.graph.input.extend(inputs)
     part.graph.output.extend(outputs)
-    needed = {info.name for info in part.graph.output}.union(*map(reads, nodes))
+    names = {info.name for info in part.graph.output}.union(*map(reads, nodes))
     part.graph.initializer.extend(
-        tensor for tensor in model.graph.initializer if tensor.name in needed
+        tensor for tensor in model.graph.initializer if tensor.name in names
     )
     part.graph.sparse_initializer.extend(
-        sparse for sparse in model.graph.sparse_initializer if sparse.values.name in needed
+        sparse for sparse in model.graph.sparse_initializer if sparse.values.name in names
     )
     return part
 

@@ -50,11 +50,11 @@ def execute(options: argparse.Namespace) -> int:
     name: str = options.name
     check_name(name)
     folder: Path = options.directory or Path(f"graft-{name.replace('_', '-')}")
-    written = write_package(name, folder)
+    paths = write_package(name, folder)
     if options.json:
-        print_json({"name": name, "directory": str(folder), "files": list(map(str, written))})
+        print_json({"name": name, "directory": str(folder), "files": list(map(str, paths))})
         return 0
-    print_lines([f"wrote {folder / path}" for path in written])
+    print_lines([f"wrote {folder / path}" for path in paths])
     print_verbatim(["", "next:", f"  pip install -e {folder}", f"  graft check --backend {name}"])
     return 0
 
@@ -84,11 +84,11 @@ def write_package(name: str, folder: Path) -> list[Path]:
         "distribution": package.replace("_", "-"),
         "class_name": "".join(word.capitalize() for word in name.split("_")),
     }
-    written = []
+    paths = []
     for template, target in _FILES.items():
         text = files("graft.cli").joinpath("scaffold", f"{template}.txt").read_text("utf-8")
         path = Path(target.format(package=package))
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(Template(text).substitute(words), encoding="utf-8")
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths

@@ -24,6 +24,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def not_negative(text: str) -> float:
+    """A finite number of 0 or more, for argparse."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of 0 or more")
+    return value
+
+
 ACCURACIES = ("default", "strict")
 
 
@@ -178,13 +186,13 @@ def others_than_host(options: argparse.Namespace) -> list[str]:
 
 
 def add_machine_argument(
-    parser: argparse.ArgumentParser, known: Iterable[str], listed: str
+    parser: argparse.ArgumentParser, names: Iterable[str], listed: str
 ) -> None:
     """Whose code is made, of the `known` ones; `listed` says where a reader finds the names."""
     parser.add_argument(
         "--machine",
         metavar="NAME",
-        choices=list(known),
+        choices=list(names),
         help=f"the machine to compile for, {listed} (default: this one)",
     )
 

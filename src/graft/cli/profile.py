@@ -264,12 +264,12 @@ def profile_lines(measured: Measured) -> Iterator[Block]:
     yield from table(rows, header, right=range(2, len(header)))
     yield ""
     counts = [(measured.count(kind), kind) for kind in KINDS[:-1]]
-    said = [counted(n, f"{kind} step") for n, kind in counts if n or kind in KINDS[:2]]
+    parts = [counted(n, f"{kind} step") for n, kind in counts if n or kind in KINDS[:2]]
     if measured.decides:
-        said.append(
+        parts.append(
             counted(measured.count("python"), "segment or decision", "segments or decisions")
         )
-    yield f"{', '.join(said)}, {counted(measured.threads, 'thread')}; medians of {RUNS} runs"
+    yield f"{', '.join(parts)}, {counted(measured.threads, 'thread')}; medians of {RUNS} runs"
     yield f"total {measured.run_seconds * 1e6:,.1f} µs for a whole run,"
     kernels = measured.seconds(*KINDS[:-1]) * 1e6
     if measured.decides:

@@ -146,9 +146,9 @@ def execute(options: argparse.Namespace) -> int:
         if options.output is not None and options.output.suffix == ONNX:
             onnx.save(to_onnx(result.optimized.graph, whole=True), options.output)
         elif options.output is not None:
-            asked = {"threads": options.threads, "deadline": options.deadline, "report": tell}
-            asked |= {"machine": machine, "isolation": options.isolation}
-            module = compile(result.optimized, target, **asked)
+            wishes = {"threads": options.threads, "deadline": options.deadline, "report": tell}
+            wishes |= {"machine": machine, "isolation": options.isolation}
+            module = compile(result.optimized, target, **wishes)
             module.save(options.output)
     seconds = time.perf_counter() - start
     facts = _facts(options, result.report, seconds)
@@ -188,8 +188,8 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _lines(options: argparse.Namespace, report: Report, seconds: float) -> Iterator[Block]:
-    written = f" -> {options.output}" if options.output is not None else ""
-    yield f"{options.model}{written}"
+    target_note = f" -> {options.output}" if options.output is not None else ""
+    yield f"{options.model}{target_note}"
     kinds = list(dict.fromkeys(kind for unit in report.units for kind in unit.errors))
     rows = (
         (

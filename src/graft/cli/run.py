@@ -19,9 +19,8 @@ import numpy as np
 from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
 from graft.cli.arrays import save_outputs
-from graft.cli.inputs import Fed, add_input_arguments, feed, telling_sizes
+from graft.cli.inputs import Fed, add_input_arguments, data_type, feed, telling_sizes
 from graft.cli.options import (
-    ABOUT_RUNNING,
     ACCURACIES,
     REFERENCE,
     UsageError,
@@ -30,7 +29,6 @@ from graft.cli.options import (
     add_strict_import_argument,
     asked,
     check_placement,
-    given,
     positive,
 )
 from graft.cli.profile import Measured, measured, profile_json, profile_lines, write_trace
@@ -43,9 +41,14 @@ from graft.cli.report import (
     section,
     table,
 )
-from graft.cli.runnable import Runnable, is_compiled, loaded
+from graft.cli.runnable import (
+    Runnable,
+    is_compiled,
+    loaded,
+    refuse_options,
+    refuse_placement_of_file,
+)
 from graft.cli.terminal import spoken_warnings, status
-from graft.ir.types import TensorType
 from graft.runtime.artifact import SUFFIX
 
 if TYPE_CHECKING:
@@ -157,16 +160,11 @@ def _check(options: argparse.Namespace) -> None:
             hint="give the ONNX file that it was compiled from",
         )
     if is_compiled(options.model):
-        on_running = [f"--{name}" for name in ABOUT_RUNNING]
-        for name in given(options):
-            if name not in on_running:
-                raise UsageError(f"{name} is for models, and a {SUFFIX} file is compiled already")
+        refuse_placement_of_file(options)
+        accuracy, strict = options.accuracy is not None, options.strict_import
+        refuse_options({"--accuracy": accuracy, "--strict-import": strict})
     else:
         check_placement(options)
-    if options.accuracy is not None and is_compiled(options.model):
-        raise UsageError(f"--accuracy is for models, and a {SUFFIX} file is compiled already")
-    if options.strict_import and is_compiled(options.model):
-        raise UsageError(f"--strict-import is for models; a {SUFFIX} file is compiled already")
     if options.target == [REFERENCE]:
         hint = f"leave out --target {REFERENCE}"
         if options.profile:
@@ -255,7 +253,7 @@ def _text(
     path: Path, outcome: Outcome, statistics: Sequence[Statistics], files: dict[str, Path]
 ) -> Iterator[Block]:
     yield f"{path} ({outcome.runnable.summary})"
-    inputs = [(fed.value.name, _data_type(fed.data), fed.origin) for fed in outcome.inputs]
+    inputs = [(fed.value.name, data_type(fed.data), fed.origin) for fed in outcome.inputs]
     yield from section("Inputs", table(inputs) or ["none"])
     header = ("name", "type", "min", "mean", "max", "NaN")
     rows = [_row(one) for one in statistics]
@@ -277,12 +275,6 @@ def _row(one: Statistics) -> tuple[str, ...]:
     return (one.name, f"{one.dtype}{shape}", *figures, number(one.nans))
 
 
-def _data_type(data: Data) -> str:
-    if isinstance(data, list):
-        return f"sequence of {len(data)}"
-    return str(TensorType(dtype_of(data.dtype), data.shape))
-
-
 def _json(
     path: Path, outcome: Outcome, statistics: Sequence[Statistics], files: dict[str, Path]
 ) -> dict[str, Any]:
@@ -290,7 +282,7 @@ def _json(
         "model": str(path),
         **outcome.runnable.facts,
         "inputs": [
-            {"name": fed.value.name, "type": _data_type(fed.data), "origin": fed.origin}
+            {"name": fed.value.name, "type": data_type(fed.data), "origin": fed.origin}
             for fed in outcome.inputs
         ],
         "outputs": [

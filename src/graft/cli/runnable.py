@@ -6,6 +6,7 @@ compiler: a file runs without it, and starts faster for that.
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from graft.base.dims import Dim, bare_symbol
 from graft.base.dtypes import DType
 from graft.base.errors import UserError
 from graft.cli.inputs import Input
+from graft.cli.options import ABOUT_RUNNING, UsageError, given
 from graft.cli.profile import decides
 from graft.cli.report import counted, number, seconds_text
 from graft.cli.terminal import spoken_warnings, status
@@ -48,6 +50,19 @@ _ONNX_DTYPES = {"float": DType.FLOAT32, "double": DType.FLOAT64}
 def is_compiled(path: Path) -> bool:
     """Whether a path names a file that `graft compile` has written."""
     return path.suffix == SUFFIX
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Refuse options that are about compiling; those given are true, by name."""
+    for name, is_given in options.items():
+        if is_given:
+            raise UsageError(f"{name} is for models, and a {SUFFIX} file is compiled already")
+
+
+def refuse_placement_of_file(options: argparse.Namespace) -> None:
+    """Refuse options on placement but those that are about running."""
+    running = {f"--{name}" for name in ABOUT_RUNNING}
+    refuse_options({name: name not in running for name in given(options)})
 
 
 @dataclass(frozen=True, slots=True)

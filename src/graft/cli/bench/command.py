@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from graft.base.dtypes import dtype_of
 from graft.base.errors import UserError
 from graft.base.progress import Stage
 from graft.byoc.cores import Watch
@@ -36,7 +35,7 @@ from graft.cli.bench.rounds import (
     summarize,
 )
 from graft.cli.compare import Tolerance, add_tolerance_arguments, disagreements, tolerance_of
-from graft.cli.inputs import add_input_arguments
+from graft.cli.inputs import add_input_arguments, data_type
 from graft.cli.machine import this_machine
 from graft.cli.options import (
     UsageError,
@@ -45,6 +44,7 @@ from graft.cli.options import (
     add_strict_import_argument,
     asked,
     check_placement,
+    not_negative,
     others_than_host,
     positive,
 )
@@ -52,7 +52,6 @@ from graft.cli.placement import check_targets
 from graft.cli.report import print_json
 from graft.cli.terminal import status
 from graft.ir.evaluate import Data
-from graft.ir.types import TensorType
 from graft.runtime.session import count_threads
 
 DESCRIPTION = """\
@@ -131,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="S",
-        type=_seconds,
+        type=not_negative,
         default=60.0,
         help="to spend on timing a model, at most (default 60)",
     )
@@ -146,19 +145,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _peers(names: str) -> list[str]:
-    chosen = list(dict.fromkeys(name.strip() for name in names.split(",")))
-    for name in chosen:
+    result = list(dict.fromkeys(name.strip() for name in names.split(",")))
+    for name in result:
         if name not in PEERS:
             peers = ", ".join(PEERS)
             raise argparse.ArgumentTypeError(f"there is no peer '{name}'; there are {peers}")
-    return chosen
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds")
-    return value
+    return result
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -219,10 +211,10 @@ def compared(
                 standings[contender.name] = one.standing()
         _exclude(ready, standings, subject, tolerance_of(options))
         limits = Limits(options.rounds, options.seconds)
-        needed = 2 if len(contenders) > 1 else 1
-        result = _measured(ready, limits, path, threads, needed)
-        standings |= dict(_timed(standings, result, needed))
-    inputs = [(fed.value.name, _type_text(fed.data)) for fed in subject.inputs]
+        fewest = 2 if len(contenders) > 1 else 1
+        result = _measured(ready, limits, path, threads, fewest)
+        standings |= dict(_timed(standings, result, fewest))
+    inputs = [(fed.value.name, data_type(fed.data)) for fed in subject.inputs]
     ordered = [standings[contender.name] for contender in contenders]
     return Comparison(
         path, inputs, ordered, len(result.rounds), result.seconds, disturbed=result.disturbed
@@ -280,10 +272,10 @@ def _exclude(
 
 
 def _measured(
-    ready: Mapping[str, Prepared], limits: Limits, path: Path, threads: int, needed: int
+    ready: Mapping[str, Prepared], limits: Limits, path: Path, threads: int, fewest: int
 ) -> Measurement:
     """The rounds of those that are ready; none where they are fewer than `needed`."""
-    if GRAFT not in ready or len(ready) < needed:
+    if GRAFT not in ready or len(ready) < fewest:
         return Measurement([], {}, 0.0)
     runs = {name: one.run for name, one in ready.items()}
     with status(f"timing {path.name}: {', '.join(runs)}") as tell:
@@ -291,13 +283,13 @@ def _measured(
 
 
 def _timed(
-    standings: Mapping[str, Standing], measurement: Measurement, needed: int
+    standings: Mapping[str, Standing], measurement: Measurement, fewest: int
 ) -> Iterator[tuple[str, Standing]]:
     """The standings that the race has changed."""
     for name, error in measurement.failures.items():
         yield name, replace(standings[name], reason=error.message, hint=error.hint)
     lasting = measurement.rounds[0] if measurement.rounds else {}
-    comparable = GRAFT in lasting and len(lasting) >= needed
+    comparable = GRAFT in lasting and len(lasting) >= fewest
     for name, standing in standings.items():
         if name in lasting and comparable:
             ratio = None if name == GRAFT else measurement.ratio(GRAFT, name)
@@ -305,9 +297,3 @@ def _timed(
             yield name, replace(standing, timing=timing)
         elif not standing.reason and name not in measurement.failures:
             yield name, replace(standing, reason="nothing to compare it with")
-
-
-def _type_text(data: Data) -> str:
-    if isinstance(data, list):
-        return f"sequence of {len(data)}"
-    return str(TensorType(dtype_of(data.dtype), data.shape))

@@ -125,7 +125,7 @@ def measure(
         samples: dict[str, Sample] = {}
         progress(Stage("round", len(rounds) + 1, limits.rounds, "at most"))
         watch.wait()
-        begun = time.monotonic()
+        round_start = time.monotonic()
         for name in shuffler.sample(racing, len(racing)):
             try:
                 samples[name] = contenders[name](portion)
@@ -134,7 +134,7 @@ def measure(
                 racing.remove(name)
         if not watch.holds():
             disturbed += 1
-            watch.lost += time.monotonic() - begun
+            watch.lost += time.monotonic() - round_start
             continue
         rounds.append(samples)
         lasting = [{name: one[name] for name in racing} for one in rounds]
@@ -204,8 +204,8 @@ def ratio(mine: Sequence[float], other: Sequence[float], seed: int = 0) -> Ratio
     if len(quotients) < LEAST_FOR_INTERVAL:
         return Ratio(value, None, None)
     generator = np.random.default_rng(seed)
-    drawn = generator.integers(0, len(quotients), (_RESAMPLES, len(quotients)))
-    medians = np.median(quotients[drawn], axis=1)
+    samples = generator.integers(0, len(quotients), (_RESAMPLES, len(quotients)))
+    medians = np.median(quotients[samples], axis=1)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(medians, (tail, 1 - tail))
     return Ratio(value, float(low), float(high))

@@ -125,6 +125,6 @@ def _row(pattern: PatternReport) -> tuple[str, ...]:
         more = counted(len(pattern.refused) - _MOST_REASONS, "more reason")
         counted_reasons.append(f"and {more}: --json lists them")
     reasons = "; ".join(counted_reasons)
-    tried, accepted = number(pattern.tried), number(pattern.accepted)
+    total, accepted = number(pattern.tried), number(pattern.accepted)
     kinds = ", ".join([*pattern.dtypes, *(["symbolic"] if pattern.symbolic else [])])
-    return pattern.name, accepted, "of", tried, "accepted", kinds and f"({kinds})", reasons
+    return pattern.name, accepted, "of", total, "accepted", kinds and f"({kinds})", reasons

@@ -18,9 +18,7 @@ import numpy as np
 from graft.base.compare import Difference
 from graft.base.errors import UserError
 from graft.cli.compare import compare, difference_figures, tolerance_of
-from graft.cli.file_facts import refuse_options
 from graft.cli.inputs import feed, telling_sizes
-from graft.cli.options import ABOUT_RUNNING, given
 from graft.cli.report import (
     Block,
     counted,
@@ -29,7 +27,7 @@ from graft.cli.report import (
     section,
     table,
 )
-from graft.cli.runnable import Runnable, loaded
+from graft.cli.runnable import Runnable, loaded, refuse_options, refuse_placement_of_file
 from graft.cli.survey import index_bounds
 from graft.cli.terminal import spoken_warnings, status
 from graft.frontends.onnx.importer import import_source
@@ -78,14 +76,9 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_file(options: argparse.Namespace) -> int:
     """Check the file and print the verdict; gives the exit code."""
-    running = {f"--{name}" for name in ABOUT_RUNNING}
-    refuse_options(
-        {
-            **{name: name not in running for name in given(options)},
-            "--nodes": options.nodes,
-            "--strict-import": options.strict_import and options.against is None,
-        }
-    )
+    refuse_placement_of_file(options)
+    is_strict = options.strict_import and options.against is None
+    refuse_options({"--nodes": options.nodes, "--strict-import": is_strict})
     verdict = _verdict(options)
     print_result(options.json, _json(verdict), _text(verdict))
     return 0 if verdict.agrees else 1

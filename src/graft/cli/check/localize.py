@@ -136,22 +136,22 @@ class _Walk:
         """Each named value with what Graft and what the peer makes of the same operands."""
         portions = _portions(self.named, _bindings(self.graph, self.feeds))
         portion_of = {value: portion for portion in portions for value in portion}
-        held: dict[Value, Data] = {value: self.feeds[value.name] for value in self.graph.inputs}
+        values: dict[Value, Data] = {value: self.feeds[value.name] for value in self.graph.inputs}
         for node, finished in zip(self.graph.nodes, self.graph.last_reads, strict=True):
-            for value, mine in zip(node.outputs, self._step(node, held), strict=True):
-                held[value] = mine
+            for value, mine in zip(node.outputs, self._step(node, values), strict=True):
+                values[value] = mine
                 if value in self.named:
-                    held[value] = self._theirs(value, portion_of[value])
-                    yield value, mine, held[value]
+                    values[value] = self._theirs(value, portion_of[value])
+                    yield value, mine, values[value]
             for value in finished:
                 if value not in self.graph.inputs:
-                    held.pop(value, None)
+                    values.pop(value, None)
 
-    def _step(self, node: Node, held: dict[Value, Data]) -> list[Data]:
+    def _step(self, node: Node, values: dict[Value, Data]) -> list[Data]:
         """One node's results; the graph's inputs come along, since they bind its symbols."""
         inputs = tuple(dict.fromkeys((*self.graph.inputs, *node.args)))
         return evaluate(
-            Graph("step", inputs, (node,), node.outputs), [held[value] for value in inputs]
+            Graph("step", inputs, (node,), node.outputs), [values[value] for value in inputs]
         )
 
     def _theirs(self, value: Value, portion: tuple[Value, ...]) -> Data:
@@ -205,14 +205,14 @@ def _may_fetch(type_: Type) -> bool:
 def _portions(named: dict[Value, int], bindings: dict[str, int]) -> Iterator[tuple[Value, ...]]:
     """Values to fetch at once: together they stay within bounds."""
     portion: list[Value] = []
-    held = 0
+    nbytes = 0
     for value in sorted(named, key=lambda one: named[one]):
         size = _size(value.type, bindings)
-        if portion and (held + size > PORTION_BYTES or len(portion) >= PORTION_VALUES):
+        if portion and (nbytes + size > PORTION_BYTES or len(portion) >= PORTION_VALUES):
             yield tuple(portion)
-            portion, held = [], 0
+            portion, nbytes = [], 0
         portion.append(value)
-        held += size
+        nbytes += size
     if portion:
         yield tuple(portion)
 

@@ -76,8 +76,8 @@ def reduce_case(case: Case, types: Mapping[str, Type], trials: Trials) -> Case:
         if len(alone) < len(failing) and trials(parts.case(alone)):
             failing = alone
             break
-    kept = ddmin(failing, lambda indices: trials(parts.case(indices)))
-    smallest = parts.case(kept) if len(kept) < len(parts.nodes) else None
+    remaining = ddmin(failing, lambda indices: trials(parts.case(indices)))
+    smallest = parts.case(remaining) if len(remaining) < len(parts.nodes) else None
     return shrink(smallest or case, trials)
 
 
@@ -87,9 +87,9 @@ def ddmin(items: list[int], fails: Callable[[list[int]], bool]) -> list[int]:
     while len(items) >= 2:
         size = -(-len(items) // granularity)
         chunks = [items[start : start + size] for start in range(0, len(items), size)]
-        chosen = next((chunk for chunk in chunks if fails(chunk)), None)
-        if chosen is not None:
-            items, granularity = chosen, 2
+        culprit = next((chunk for chunk in chunks if fails(chunk)), None)
+        if culprit is not None:
+            items, granularity = culprit, 2
             continue
         without = ([item for item in items if item not in chunk] for chunk in map(set, chunks))
         rest = next((one for one in without if fails(one)), None) if len(chunks) > 2 else None
@@ -237,10 +237,10 @@ def _changes(case: Case) -> Iterator[_Change]:
     """What to try, the most first."""
     tensors = {name: data for name, data in case.feeds.items() if isinstance(data, np.ndarray)}
     fed = Counter(extent for data in tensors.values() for extent in data.shape)
-    held = {extent for tensor in case.model.graph.initializer for extent in tensor.dims}
-    for extent in sorted((fed.keys() | held) - {0, 1}, reverse=True):
+    weight_extents = {extent for tensor in case.model.graph.initializer for extent in tensor.dims}
+    for extent in sorted((fed.keys() | weight_extents) - {0, 1}, reverse=True):
         for smaller in _smaller(extent):
-            if extent in held:
+            if extent in weight_extents:
                 yield _Change(extent, smaller, weights=True)
             if extent in fed:
                 yield _Change(extent, smaller)

@@ -82,12 +82,12 @@ class Reduction:
             return
         left, before = self.nodes
         shown = ", ".join(dict.fromkeys(self.operators))
-        tried = counted(self.trials, "smaller model") + " tried"
-        tried += ", where the search was ended" if self.gave_up else ""
+        trials = counted(self.trials, "smaller model") + " tried"
+        trials += ", where the search was ended" if self.gave_up else ""
         yield from section(
             f"{self.failure}",
             [
-                f"{self.out}: {left} of {counted(before, 'node')} left ({shown}); {tried}",
+                f"{self.out}: {left} of {counted(before, 'node')} left ({shown}); {trials}",
                 "checked again: it fails in the same way"
                 if self.confirmed
                 else "checked again: it does NOT fail as a file of its own; the failure depends"
@@ -261,15 +261,15 @@ def crash(options: argparse.Namespace) -> Failure | None:
     """The signal that ends a check in a process of its own, if one does."""
     command = [sys.executable, "-m", "graft", *command_line(options)]
     try:
-        ended = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)
+        process = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)
     except subprocess.TimeoutExpired:
         raise UserError(
             f"the check takes more than {_PATIENCE:.0f} s, too long to be repeated often",
             hint="--deadline bounds what an accelerator may take",
         ) from None
-    if ended.returncode >= 0:
+    if process.returncode >= 0:
         return None
-    return Failure("crashes", signal.Signals(-ended.returncode).name)
+    return Failure("crashes", signal.Signals(-process.returncode).name)
 
 
 def _error(error: Exception) -> Failure:
