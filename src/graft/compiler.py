@@ -102,11 +102,11 @@ def compile(
     options = compile_options(target, settings, isolation, **placing, **guarding, releases=releases)
     optimized = _optimized(model, strict_import, report)
     optimized, options = with_precision(optimized, options, precision, data, budget)
-    wanted = variant_sizes(optimized.graph, shapes or {})
-    _refuse_contradictions(options, wanted)
+    sizes_wanted = variant_sizes(optimized.graph, shapes or {})
+    _refuse_contradictions(options, sizes_wanted)
     general = link_fastest(place(optimized, options), options)
-    variants = _variants(optimized, wanted, options) if wanted.symbols else {}
-    return _module(general, wanted.symbols, variants, options, strict)
+    variants = _variants(optimized, sizes_wanted, options) if sizes_wanted.symbols else {}
+    return _module(general, sizes_wanted.symbols, variants, options, strict)
 
 
 def compile_options(
@@ -132,8 +132,8 @@ def compile_options(
             hint="compile for the host alone",
         )
     result, deadline = find_backends(), options.policy.deadline or DEADLINE
-    chosen = (_configured(backend_named(name, result), settings) for name in rest)
-    accelerators = (isolated(backend, isolation, deadline) for backend in chosen)
+    backends = (_configured(backend_named(name, result), settings) for name in rest)
+    accelerators = (isolated(backend, isolation, deadline) for backend in backends)
     return replace(options, accelerators=tuple(accelerators))
 
 
@@ -159,8 +159,8 @@ def _optimized(model: Model, strict_import: bool, report: Progress) -> Optimized
     return optimize(model, report)
 
 
-def _refuse_contradictions(options: CompileOptions, wanted: VariantSizes) -> None:
-    if options.plan is not None and wanted.symbols:
+def _refuse_contradictions(options: CompileOptions, variants: VariantSizes) -> None:
+    if options.plan is not None and variants.symbols:
         raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
 
 

@@ -106,9 +106,9 @@ class Placement:
     def _bodies(self) -> list[str]:
         """How often bodies with regions are thought to run."""
         bodies = self.plan.bodies if self.plan is not None else {}
-        used = [n for n in dict.fromkeys(r.body for r in self.regions) if n in bodies]
-        shown = [f"{name} × {bodies[name]}" for name in used[:_MOST_BODIES]]
-        more = [f"{len(used) - _MOST_BODIES} more bodies"] if len(used) > _MOST_BODIES else []
+        names = [n for n in dict.fromkeys(r.body for r in self.regions) if n in bodies]
+        shown = [f"{name} × {bodies[name]}" for name in names[:_MOST_BODIES]]
+        more = [f"{len(names) - _MOST_BODIES} more bodies"] if len(names) > _MOST_BODIES else []
         return [f"in {', '.join([*shown, *more])}"] if shown else []
 
     def _of(self, backend: str, count: int, total: int) -> str:

@@ -27,8 +27,8 @@ class GraftRep(BackendRep):
         """Run on inputs in order, or by name; gives a named tuple of outputs."""
         names = [argument.name for argument in self.module.get_inputs()]
         if not isinstance(inputs, dict | list | tuple) or len(inputs) != len(names):
-            wanted = ", ".join(f"'{name}'" for name in names) or "none"
-            raise UserError("inputs are a list in order, or a dict", hint=f"inputs: {wanted}")
+            listed = ", ".join(f"'{name}'" for name in names) or "none"
+            raise UserError("inputs are a list in order, or a dict", hint=f"inputs: {listed}")
         feeds = inputs if isinstance(inputs, dict) else dict(zip(names, inputs, strict=True))
         outputs = self.module.run(None, feeds)
         output_names = [argument.name for argument in self.module.get_outputs()]

@@ -200,8 +200,8 @@ def partition_graph(graph: Graph, options: CompileOptions) -> Partition:
     store = PriceStore(default_folder() / PRICES, host.machine_key)
     deadline = options.policy.deadline or DEADLINE
     pricing = Pricing(host, in_place, store, report, deadline, options.settings.threads)
-    asked = PartitionOptions(Pins.parse(options.pins), options.releases, options.time_limit)
-    return partition(graph, options.accelerators, pricing, asked)
+    request = PartitionOptions(Pins.parse(options.pins), options.releases, options.time_limit)
+    return partition(graph, options.accelerators, pricing, request)
 
 
 def sample_inputs(graph: Graph) -> list[Array] | None:

@@ -135,8 +135,8 @@ def find_candidates(
                 finder.accelerator(backend)
             else:
                 finder.refuse_all(backend, f"{scope} is never executed")
-        taken = {node for one in finder.candidates_by_key.values() for node in one.nodes}
-        closed.update(node for node in taken if bodies_of(node))
+        covered = {node for one in finder.candidates_by_key.values() for node in one.nodes}
+        closed.update(node for node in covered if bodies_of(node))
         finder.host(timings or {})
         finders.append(finder)
         scopes.append(scope)
@@ -307,8 +307,8 @@ class _Finder:
 
     def in_order(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """In the order of the graph, without constants."""
-        chosen = (node for node in nodes if node.op.name != "constant")
-        return tuple(sorted(chosen, key=lambda node: self.order[node]))
+        placeable_nodes = (node for node in nodes if node.op.name != "constant")
+        return tuple(sorted(placeable_nodes, key=lambda node: self.order[node]))
 
     def escape(self, nodes: tuple[Node, ...]) -> Refusal | None:
         """Whether a value inside is also wanted outside, where the pattern would not give it.
@@ -371,8 +371,8 @@ class _Finder:
         parts = {whole: group}
         for part in (queue := [group]):
             for cut in cuts:
-                kept = [node for node in part if node not in cut]
-                for rest in self.connected(kept) if len(kept) < len(part) else ():
+                remaining = [node for node in part if node not in cut]
+                for rest in self.connected(remaining) if len(remaining) < len(part) else ():
                     if frozenset(rest) in parts:
                         continue
                     if len(parts) == MOST_PARTS:

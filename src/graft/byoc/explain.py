@@ -354,7 +354,7 @@ def _memory(partition: Partition) -> Iterator[MemoryFacts]:
             peak.space.capacity,
             peak.constants,
             peak.workspace[2] if peak.workspace else 0,
-            tuple((problem.flows[held.flow].name, held.size) for held in peak.values),
+            tuple((problem.flows[buffer.flow].name, buffer.size) for buffer in peak.values),
             in_words(problem, peak),
         )
 

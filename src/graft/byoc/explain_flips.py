@@ -89,16 +89,16 @@ def flips(partition: Partition) -> list[Flip]:
 
 def _distinct(partition: Sequence[Flip]) -> list[Flip]:
     """Without those that move the same nodes and more, to the same effect."""
-    kept: list[Flip] = []
+    result: list[Flip] = []
     for flip in partition:
         if not any(
             set(other.nodes) <= set(flip.nodes)
             and other.backend == flip.backend
             and math.isclose(other.extra_seconds, flip.extra_seconds, rel_tol=1e-6)
-            for other in kept
+            for other in result
         ):
-            kept.append(flip)
-    return kept
+            result.append(flip)
+    return result
 
 
 _Move = tuple[str, tuple[int, ...], int]  # label of a whole region or "", nodes, where to
@@ -176,9 +176,9 @@ def _solved_with(
 ) -> Choice | None:
     """The best choice with the nodes on that site; None where none was found."""
     fixed = set(nodes)
-    kept = tuple(o for o in problem.options if o.site == site or fixed.isdisjoint(o.nodes))
+    options = tuple(o for o in problem.options if o.site == site or fixed.isdisjoint(o.nodes))
     try:
-        return choose(replace(problem, options=kept), time_limit=seconds)
+        return choose(replace(problem, options=options), time_limit=seconds)
     except ValueError:
         return None
 
@@ -221,20 +221,20 @@ def _hint(partition: Partition, site: int, quantity: str, changed: Problem) -> H
 
     Both prices are straight lines in the quantity; below their crossing the other one is cheaper.
     """
-    problem, chosen = partition.placement.problem, partition.choice
+    problem, choice = partition.placement.problem, partition.choice
     try:
-        other = choose(changed, [repriced(changed, chosen)], _FLIP_SECONDS)
+        other = choose(changed, [repriced(changed, choice)], _FLIP_SECONDS)
     except ValueError:
         return None
-    floor = bill(changed, chosen.options, chosen.stages).total
+    floor = bill(changed, choice.options, choice.stages).total
     gained = floor - other.seconds  # with the quantity at nothing
-    if gained <= max(NOTHING, 1e-6 * chosen.seconds):
+    if gained <= max(NOTHING, 1e-6 * choice.seconds):
         return None
-    dearer = bill(problem, other.options, other.stages).total - chosen.seconds  # as it is now
+    dearer = bill(problem, other.options, other.stages).total - choice.seconds  # as it is now
     if dearer <= NOTHING:
         return None
     threshold = gained / (gained + dearer)
     own = len(accelerator_regions(problem, other))
     now = problem.sites[site].launch if quantity == "launch" else 1.0
     name = problem.sites[site].name
-    return Hint(name, quantity, now, now * threshold, own, chosen.seconds - other.seconds)
+    return Hint(name, quantity, now, now * threshold, own, choice.seconds - other.seconds)

@@ -83,14 +83,14 @@ def _facts(explanation: Explanation) -> dict[str, Any]:
         explanation.bodies,
         {node.name: number for number, node in enumerate(explanation.nodes)},
     )
-    drawn = layout(len(explanation.nodes), edges)
+    positions = layout(len(explanation.nodes), edges)
     return {
         **asdict(explanation),
         "simulated": explanation.simulated,
-        "size": [drawn.width, drawn.height, NODE_WIDTH, NODE_HEIGHT],
-        "gutters": drawn.gutters,
-        "points": drawn.nodes,
-        "edges": [[*edge, bends] for edge, bends in zip(edges, drawn.bends, strict=True)],
+        "size": [positions.width, positions.height, NODE_WIDTH, NODE_HEIGHT],
+        "gutters": positions.gutters,
+        "points": positions.nodes,
+        "edges": [[*edge, bends] for edge, bends in zip(edges, positions.bends, strict=True)],
         "words": {
             "summary": summary(explanation),
             "quality": quality(explanation),

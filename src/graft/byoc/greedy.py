@@ -67,20 +67,20 @@ def fitted(problem: Problem, options: tuple[int, ...], method: str = "") -> Choi
 
 def _least_valuable(problem: Problem, options: Sequence[int], peak: Peak) -> Iterator[int]:
     """Options that together hold as many bytes as a memory lacks."""
-    sizes = {problem.flows[held.flow].producer: held.size for held in peak.values}
+    sizes = {problem.flows[buffer.flow].producer: buffer.size for buffer in peak.values}
     ranked = []
     for number in options:
         option = problem.options[number]
         if option.site in peak.space.sites:
-            held = problem.held_by(option.nodes) + sum(sizes.get(n, 0) for n in option.nodes)
+            buffer = problem.held_by(option.nodes) + sum(sizes.get(n, 0) for n in option.nodes)
             saved = sum(problem.host_seconds[node] for node in option.nodes) - option.seconds
-            if held and math.isfinite(saved):
-                ranked.append((saved / held, number, held))
+            if buffer and math.isfinite(saved):
+                ranked.append((saved / buffer, number, buffer))
     excess = peak.total - (peak.space.capacity or 0)
-    for _, number, held in sorted(ranked):
+    for _, number, buffer in sorted(ranked):
         if excess <= 0:
             return
-        excess -= held
+        excess -= buffer
         yield number
 
 
@@ -123,9 +123,9 @@ def _covered(
 
 
 def _first_fit(
-    problem: Problem, kept: dict[int, int], sites: Sequence[int], banned: set[int]
+    problem: Problem, options: dict[int, int], sites: Sequence[int], banned: set[int]
 ) -> tuple[int, ...] | None:
-    owner = dict(kept)
+    owner = dict(options)
     for site in sites:
         offers = [
             number
@@ -134,16 +134,18 @@ def _first_fit(
         ]
         offers.sort(key=lambda n: (-len(problem.options[n].nodes), problem.options[n].nodes))
         capacity = problem.sites[site].capacity
-        held = problem.held_by(n for n, o in kept.items() if problem.options[o].site == site)
+        constants = problem.held_by(
+            n for n, o in options.items() if problem.options[o].site == site
+        )
         largest = 0
         for number in offers:
             nodes = problem.options[number].nodes
             if any(node in owner for node in nodes):
                 continue
-            more = held + problem.held_by(nodes)
+            more = constants + problem.held_by(nodes)
             most = 0 if capacity is None else max(largest, region_bytes(problem, [number]))
             if capacity is None or more + most <= capacity:
-                held, largest = more, most
+                constants, largest = more, most
                 owner.update(dict.fromkeys(nodes, number))
     if len(owner) < problem.nodes:
         return None

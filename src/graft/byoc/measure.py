@@ -60,9 +60,9 @@ def timed(run: Callable[[], object], budget: float | None = None) -> Cost:
         samples.append(now - start)
         if _interruptions() == interruptions:
             calm.append(now - start)
-        chosen = calm if len(calm) >= _FEWEST else samples
-        median, spread = interval(chosen)
-        steady = len(chosen) >= _FEWEST and spread <= PRECISION * median
+        result = calm if len(calm) >= _FEWEST else samples
+        median, spread = interval(result)
+        steady = len(result) >= _FEWEST and spread <= PRECISION * median
         if steady or (now >= deadline and len(samples) >= _FEWEST):
             return Cost(median, Source.MEASURED, spread)
 

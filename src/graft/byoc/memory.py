@@ -151,9 +151,9 @@ class _View:
         if produced is not None and maker is not None:
             own = stages[maker]
             if not flow.leaves and all(stages[node] == own for node in flow.consumers):
-                held = Held(number, produced, own, flow.bytes_in(produced), is_inside=True)
+                buffer = Held(number, produced, own, flow.bytes_in(produced), is_inside=True)
                 last = max((maker, *flow.consumers))
-                self.inside[own].append((held, Lifetime(held.size, maker, last)))
+                self.inside[own].append((buffer, Lifetime(buffer.size, maker, last)))
                 return
             readers.setdefault(produced, []).append(own)
         for form, during in readers.items():
@@ -162,8 +162,8 @@ class _View:
                 spans = [(stage, stage) for stage in dict.fromkeys(during)]
             size = flow.bytes_in(form)
             for first, last in spans:
-                held = Held(number, form, first, size)
-                self.crossing.append((held, Lifetime(size, first, last)))
+                buffer = Held(number, form, first, size)
+                self.crossing.append((buffer, Lifetime(size, first, last)))
 
     def peaks(self, options: Sequence[int], with_constants: bool = True) -> list[Peak]:
         """What is there while each region runs, at its fullest."""
@@ -187,12 +187,14 @@ class _View:
     ) -> Peak:
         """What is there while a node of a region runs."""
         values = [
-            Held(held.flow, held.form, stage, held.size)
-            for held, interval in self.crossing
+            Held(buffer.flow, buffer.form, stage, buffer.size)
+            for buffer, interval in self.crossing
             if interval.first <= stage <= interval.last
         ]
         values += [
-            held for held, interval in self.inside[stage] if interval.first <= node <= interval.last
+            buffer
+            for buffer, interval in self.inside[stage]
+            if interval.first <= node <= interval.last
         ]
         return Peak(self.space, constants, tuple(values), node, workspace)
 
@@ -217,9 +219,9 @@ def overfull(problem: Problem, options: Sequence[int], stages: Sequence[int]) ->
 def in_words(problem: Problem, peak: Peak, most: int = 6) -> str:
     """What a device holds at its fullest, the largest values first."""
     sizes: dict[str, int] = {}
-    for held in peak.values:
-        name = problem.flows[held.flow].name or f"value {held.flow}"
-        sizes[name] = sizes.get(name, 0) + held.size
+    for buffer in peak.values:
+        name = problem.flows[buffer.flow].name or f"value {buffer.flow}"
+        sizes[name] = sizes.get(name, 0) + buffer.size
     parts = [f"{peak.constants:,} of constants"] if peak.constants else []
     if peak.workspace:
         parts.append(f"{peak.workspace[2]:,} of workspace")

@@ -69,10 +69,10 @@ class _Region:
     def reasons(self) -> Iterator[tuple[_Key, int, Linear]]:
         """What is in memory for a reason that rows can express, with its size and an expression
         that is 0 where the reason holds, else at least 1."""
-        for held in self.peak.values:
-            absent = self.why_held(held)
-            if held.size and absent is not None:
-                yield (held.flow, held.form), held.size, absent
+        for buffer in self.peak.values:
+            absent = self.why_held(buffer)
+            if buffer.size and absent is not None:
+                yield (buffer.flow, buffer.form), buffer.size, absent
         if self.peak.workspace is not None:
             option, _, size = self.peak.workspace
             apart = self.apart(self.problem.options[option].nodes[0])
@@ -80,13 +80,13 @@ class _Region:
                 unused = minus({CONSTANT: 1.0}, self.model.chosen(option))
                 yield (-1, option), size, plus([apart, unused])
 
-    def why_held(self, held: Held) -> Linear | None:
-        flow = self.problem.flows[held.flow]
+    def why_held(self, buffer: Held) -> Linear | None:
+        flow = self.problem.flows[buffer.flow]
         node, maker = self.peak.node, flow.producer
         ends = flow.consumers if maker is None else (maker, *flow.consumers)
         inside = [end for end in ends if self.stages[end] == self.stage]
         if not inside:
-            return self.why_kept(flow, held.form)
+            return self.why_kept(flow, buffer.form)
         if (maker is None or maker <= node) and node <= max(ends):
             # alive in the order of the region, or else it crosses the region's border
             return self.nearest(inside)
@@ -202,7 +202,7 @@ class StageCuts:
 
         Each value counts where the nodes that put it there, under the choice `stages`, are where
         they are now: any other choice that does the same needs as much."""
-        moments = {held.stage for held in peak.values}
+        moments = {buffer.stage for buffer in peak.values}
         moments |= {peak.workspace[1]} if peak.workspace else set()
         if not moments:
             return  # constants are limited anyway
@@ -215,20 +215,20 @@ class StageCuts:
             if last + shift >= len(self.model.stages):
                 break
             terms = [
-                scaled(self.present(held, peak, stages, shift), held.size)
-                for held in peak.values
-                if held.size
+                scaled(self.present(buffer, peak, stages, shift), buffer.size)
+                for buffer in peak.values
+                if buffer.size
             ]
             if peak.workspace:
                 option, stage, size = peak.workspace
                 terms.append(scaled(self.model.used.get((option, stage + shift), {}), size))
             self.model.within(peak.space, plus(terms))
 
-    def present(self, held: Held, peak: Peak, stages: Sequence[int], shift: int) -> Linear:
+    def present(self, buffer: Held, peak: Peak, stages: Sequence[int], shift: int) -> Linear:
         """A variable that is 1 where a value is in a memory for the same reason as now."""
-        positions, flow = self.model.positions, self.model.problem.flows[held.flow]
-        now, then = held.stage, held.stage + shift
-        maker, form = flow.producer, held.form
+        positions, flow = self.model.positions, self.model.problem.flows[buffer.flow]
+        now, then = buffer.stage, buffer.stage + shift
+        maker, form = flow.producer, buffer.form
 
         def here(node: int, earliest: int, latest: int) -> Linear:
             p = positions[node]
@@ -238,7 +238,7 @@ class StageCuts:
         end = len(self.model.stages)
         readers = [n for n in flow.consumers if self.model.is_in(stages[n], peak.space, form)]
         is_made = maker is not None and self.model.is_in(stages[maker], peak.space, form)
-        if held.is_inside:
+        if buffer.is_inside:
             assert maker is not None
             around = {maker, max((maker, *flow.consumers))}  # at a border it would count as well
             return self.all_of([positions[node].at(then) for node in around])

@@ -68,13 +68,13 @@ class Model:
                     self.use(number, stage, {self.programme.variable(integer=True): 1.0})
         for node, position in enumerate(self.positions):
             for stage in position.stages:
-                chosen = plus([self.used[o, stage] for o in self.at.get((node, stage), ())])
-                self.programme.zero(minus(position.at(stage), chosen))
+                is_chosen = plus([self.used[o, stage] for o in self.at.get((node, stage), ())])
+                self.programme.zero(minus(position.at(stage), is_chosen))
 
-    def use(self, number: int, stage: int, chosen: Linear) -> None:
+    def use(self, number: int, stage: int, is_chosen: Linear) -> None:
         """Let an expression say whether an option is chosen at a stage."""
-        self.used[number, stage] = chosen
-        self.programme.add_cost(chosen, self.problem.options[number].seconds / self.unit)
+        self.used[number, stage] = is_chosen
+        self.programme.add_cost(is_chosen, self.problem.options[number].seconds / self.unit)
 
     def chosen(self, option: int) -> Linear:
         """1 if an option is chosen, at whatever stage."""
@@ -85,12 +85,12 @@ class Model:
         """The errors of the chosen options within the limit, in units of it."""
         limit, errors = self.problem.error_limit, self.problem.options
         parts: list[Linear] = []
-        for (number, _), chosen in self.used.items():
+        for (number, _), variable in self.used.items():
             error = errors[number].error
             if error > limit:
-                self.programme.zero(chosen)
+                self.programme.zero(variable)
             elif error > 0.0 and math.isfinite(limit):
-                parts.append(scaled(chosen, error / limit))
+                parts.append(scaled(variable, error / limit))
         if parts:
             self.programme.at_least_zero(minus({CONSTANT: 1.0}, plus(parts)))
 
@@ -203,8 +203,8 @@ class Model:
             if first >= 0:
                 self.programme.at_least_zero(minus(before, {variable: 1.0}))
         for site, total in self.launches.items():
-            begun = {variable: 1.0 for k, variable in started.items() if k % self.count == site}
-            self.programme.at_least_zero(minus({total: 1.0}, begun))
+            starts = {variable: 1.0 for k, variable in started.items() if k % self.count == site}
+            self.programme.at_least_zero(minus({total: 1.0}, starts))
 
     def fit_nodes(self) -> None:
         """What holds in any order: the constants of all regions are within each memory, together
@@ -215,29 +215,29 @@ class Model:
                 continue
             self.held[space] = self.programme.variable()  # share of the memory
             sizes = self.problem.held or (0,) * len(self.positions)
-            held = [
+            constants = [
                 scaled(p.at(k), sizes[node] / max(space.capacity, 1))
                 for node, p in enumerate(self.positions)
                 for k in p.stages
                 if sizes[node] and k % self.count in space.sites
             ]
-            self.programme.at_least_zero(minus({self.held[space]: 1.0}, plus(held)))
+            self.programme.at_least_zero(minus({self.held[space]: 1.0}, plus(constants)))
             most = sum(sizes)  # rows that hold anyway would only cost time
-            for needed in self.at_nodes(space).values():
-                if most + sum(needed.values()) > space.capacity:
-                    self.within(space, needed)
+            for terms in self.at_nodes(space).values():
+                if most + sum(terms.values()) > space.capacity:
+                    self.within(space, terms)
 
     def at_nodes(self, space: Space) -> dict[int, Linear]:
         """Bytes that are in a memory when a node runs there, by node."""
         terms: dict[int, list[Linear]] = {}
-        for (number, _), chosen in self.used.items():
+        for (number, _), variable in self.used.items():
             option = self.problem.options[number]
             if option.site in space.sites:
                 form = self.problem.sites[option.site].form
                 for node in option.nodes:
                     flows = (self.problem.flows[flow] for flow in self.problem.touching[node])
                     size = option.workspace + sum(flow.bytes_in(form) for flow in flows)
-                    terms.setdefault(node, []).append(scaled(chosen, size))
+                    terms.setdefault(node, []).append(scaled(variable, size))
         return {node: plus(own) for node, own in terms.items()}
 
     def limit_constants(self, space: Space, size: int) -> None:
@@ -245,9 +245,9 @@ class Model:
         share = size / max(space.capacity or 0, 1)
         self.programme.at_least_zero({CONSTANT: share, self.held[space]: -1.0})
 
-    def within(self, space: Space, needed: Linear) -> None:
+    def within(self, space: Space, amount: Linear) -> None:
         """Constants, and what is needed besides, within a memory."""
-        share = scaled(needed, 1.0 / max(space.capacity or 0, 1))
+        share = scaled(amount, 1.0 / max(space.capacity or 0, 1))
         room = {CONSTANT: 1.0 if space.capacity else 0.0, self.held[space]: -1.0}
         self.programme.at_least_zero(minus(room, share))
 
@@ -258,8 +258,8 @@ class Model:
 
     def forbid(self, circle: Sequence[int]) -> None:
         """Not all of these options, which would wait for each other."""
-        chosen = plus([self.used[key] for key in self.used if key[0] in circle])
-        self.programme.at_least_zero(minus({CONSTANT: len(circle) - 1.0}, chosen))
+        total = plus([self.used[key] for key in self.used if key[0] in circle])
+        self.programme.at_least_zero(minus({CONSTANT: len(circle) - 1.0}, total))
 
     def read(self, values: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The solver's answer: the options chosen, and the stages of the nodes."""
@@ -306,15 +306,15 @@ def open_stages(problem: Problem, rounds: int) -> list[list[int]]:
     sites = [sorted({problem.options[o].site for o in result}) for result in problem.covering]
     stages = [[r * count + s for r in range(rounds) for s in own] for own in sites]
     for before, after in sorted(problem.edges):
-        kept = stages[after][bisect_left(stages[after], stages[before][0]) :]
-        if not kept:
+        rest = stages[after][bisect_left(stages[after], stages[before][0]) :]
+        if not rest:
             return []
-        stages[after] = kept
+        stages[after] = rest
     for before, after in sorted(problem.edges, key=lambda edge: -edge[1]):
-        kept = stages[before][: bisect_right(stages[before], stages[after][-1])]
-        if not kept:
+        rest = stages[before][: bisect_right(stages[before], stages[after][-1])]
+        if not rest:
             return []
-        stages[before] = kept
+        stages[before] = rest
     return stages
 
 

@@ -71,8 +71,8 @@ def partition(
         warn_user(_limited(result.limits_hit), RegionWarning)
     wholes = _Wholes(placement_of(result, prices, backends, pricing.host.limits), pricing)
     alternatives = other_choices(wholes.placement, options)
-    choice, tried = _settled(wholes, prices, alternatives, options)
-    best = min((choice, *tried, *alternatives.values()), key=wholes.seconds)
+    choice, choices = _settled(wholes, prices, alternatives, options)
+    best = min((choice, *choices, *alternatives.values()), key=wholes.seconds)
     placement = wholes.priced(wholes.refined(prices, best))
     # what is proven is proven at the prices that the plan shows
     starts = repriced(placement.problem, best)
@@ -152,14 +152,14 @@ def _settled(
     least it can cost: a region that is larger than its parts together suggest gets its chance."""
     for other in alternatives.values():
         prices = wholes.refined(prices, other)
-    tried: dict[tuple[int, ...], Choice] = {}
+    choices: dict[tuple[int, ...], Choice] = {}
     while True:
         placement = wholes.priced(prices)
         starts = [repriced(placement.problem, other) for other in alternatives.values()]
         choice = _chosen(placement, starts, options)
-        if choice.options in tried or len(tried) == _MOST_REFINEMENTS:
-            return choice, list(tried.values())
-        tried[choice.options] = choice
+        if choice.options in choices or len(choices) == _MOST_REFINEMENTS:
+            return choice, list(choices.values())
+        choices[choice.options] = choice
         better = wholes.refined(prices, choice)
         if better == prices:
             return choice, []

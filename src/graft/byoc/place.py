@@ -75,13 +75,15 @@ def placement_of(
         for item in priced
     )
     limits_of = [host, *(_limits_with(backends, form) for form in forms[1:])]
-    held = tuple(constant_bytes(node, scope.graph) for node, scope in candidates.scope_of.items())
+    constants = tuple(
+        constant_bytes(node, scope.graph) for node, scope in candidates.scope_of.items()
+    )
     captures = _captures(candidates, number, limits_of[1:])
     scopes = candidates.scopes
     flows = [flow for one in scopes for flow in _flows(one, number, limits_of, captures)]
     if any(site.capacity is not None for site in sites.values()):
         flows += _order(candidates, number, len(forms))
-    problem = Problem(tuple(sites.values()), len(number), options, tuple(flows), held)
+    problem = Problem(tuple(sites.values()), len(number), options, tuple(flows), constants)
     return Placement(candidates, priced, tuple(backends), problem)
 
 
@@ -101,12 +103,12 @@ def _sites(
 ) -> dict[_SiteKey, Site]:
     """The host, and a site for each backend and each scope that it has candidates in: a region lies
     within one scope, and is launched whenever that is executed."""
-    used = {_site_key(candidates, item.candidate) for item in priced}
+    keys = {_site_key(candidates, item.candidate) for item in priced}
     sites: dict[_SiteKey, Site] = {(HOST_BACKEND, None): Site(HOST_BACKEND)}
     for scope in candidates.scopes:
         for backend in backends:
             limits, key = backend.limits, (backend.name, scope)
-            if scope.parent is None or key in used:
+            if scope.parent is None or key in keys:
                 sites[key] = Site(
                     backend.name,
                     scope.executions.count * (limits.launch_seconds + host_seconds),

@@ -241,10 +241,10 @@ def plan_from(
         PlannedRegion(backend, tuple(names[node] for node in nodes), seconds, source)
         for backend, nodes, seconds, source in regions
     )
-    used = {region.backend for region in planned}
+    backends = {region.backend for region in planned}
     return Plan(
         model_hash(graph),
-        {name: version for name, version in versions.items() if name in used},
+        {name: version for name, version in versions.items() if name in backends},
         planned,
         bodies={str(scope): scope.executions for scope in scopes if scope.parent is not None},
     )

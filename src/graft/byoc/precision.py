@@ -70,8 +70,8 @@ def choose_precisions(
     sites = site_of(problem, solved.options)
     first = len(shared)
     precisions = tuple(problem.sites[site].name for site in sites[first:])
-    known = seconds_of(units, shared, precisions), error_of(units, precisions)
-    return Choice(precisions, *known, solved.bound)
+    totals = seconds_of(units, shared, precisions), error_of(units, precisions)
+    return Choice(precisions, *totals, solved.bound)
 
 
 def problem_of(units: Sequence[UnitCosts], shared: Sequence[SharedValue], limit: float) -> Problem:
@@ -153,8 +153,8 @@ class PlacedUnits:
 def uniform(units: Sequence[UnitCosts], shared: Sequence[SharedValue], precision: str) -> Choice:
     """Every unit that can be in one precision, which says nothing of other choices."""
     precisions = tuple(precision if precision in unit else FLOAT for unit in units)
-    known = seconds_of(units, shared, precisions), error_of(units, precisions)
-    return Choice(precisions, *known, -math.inf)
+    totals = seconds_of(units, shared, precisions), error_of(units, precisions)
+    return Choice(precisions, *totals, -math.inf)
 
 
 def error_of(units: Sequence[UnitCosts], precisions: Sequence[str]) -> float:

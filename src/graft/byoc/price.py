@@ -171,10 +171,10 @@ def _heavy_share(candidate: Candidate, group: Candidate) -> float:
     """The share of a kernel's heavy nodes that a candidate holds, by their operations."""
     works = {node: node_work(node) for node in group.nodes if node.op.kind in _HEAVY}
     operations = {node: work.macs + work.flops for node, work in works.items()}
-    held = [operations[node] for node in candidate.nodes if node in operations]
-    if len(held) == len(operations):
-        return 1.0 if held else 0.0
-    return sum(held) / max(sum(operations.values()), 1)
+    amounts = [operations[node] for node in candidate.nodes if node in operations]
+    if len(amounts) == len(operations):
+        return 1.0 if amounts else 0.0
+    return sum(amounts) / max(sum(operations.values()), 1)
 
 
 def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:

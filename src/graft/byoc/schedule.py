@@ -126,15 +126,15 @@ def _scheduled(jobs: _Jobs) -> tuple[int, ...] | None:
     ready = frozenset(job for job, count in missing.items() if not count)
     states = [_advanced(jobs, _State(missing, ready, (), 0.0), HOST)]
     while states and any(state.ready for state in states):
-        ended = [state for state in states if not state.ready]
+        finished = [state for state in states if not state.ready]
         following = [
             _advanced(jobs, _advanced(jobs, state, site), HOST)
             for state in states
             for site in sorted({jobs.site(job) for job in state.ready})
         ]
         moved = [state for state in following if state.regions]
-        states = sorted(ended + _distinct(moved), key=_rank)[:_MOST_STATES]
-        if ended and states[0] in ended:
+        states = sorted(finished + _distinct(moved), key=_rank)[:_MOST_STATES]
+        if finished and states[0] in finished:
             break
     best = states[0] if states else None
     if best is None or sum(map(len, best.regions)) < len(jobs.members):

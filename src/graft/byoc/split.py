@@ -47,20 +47,20 @@ def _cover(nodes: Sequence[Node], by_root: Mapping[Node, Sequence[Candidate]]) -
     found. The last node that is left is always the last one of its piece."""
     if not nodes:
         return []
-    chosen: list[Candidate] = []
-    tried = [iter(by_root.get(nodes[-1], ()))]
+    cover: list[Candidate] = []
+    iterators = [iter(by_root.get(nodes[-1], ()))]
     for _ in range(_MOST_STEPS):
-        piece = next(tried[-1], None)
-        covered = {node for own in chosen for node in own.nodes}
+        piece = next(iterators[-1], None)
+        covered = {node for own in cover for node in own.nodes}
         if piece is None:
-            tried.pop()
-            if not chosen:
+            iterators.pop()
+            if not cover:
                 return []
-            chosen.pop()
+            cover.pop()
         elif covered.isdisjoint(piece.nodes):
-            chosen.append(piece)
+            cover.append(piece)
             left = [node for node in nodes if node not in covered and node not in piece.nodes]
             if not left:
-                return chosen[::-1]
-            tried.append(iter(by_root.get(left[-1], ())))
+                return cover[::-1]
+            iterators.append(iter(by_root.get(left[-1], ())))
     return []

@@ -131,14 +131,14 @@ class RegionCompiler:
             legal = self._legal(host, body, inputs, first=number == 0)
             if legal is None:
                 continue
-            asked, expected = legal
-            nearby = _results(host, body, asked.nearby, asked.sizes)
+            trial, expected = legal
+            nearby = _results(host, body, trial.nearby, trial.sizes)
             results, kept = (
-                _poisoned_outputs(body, asked.sizes),
-                [array.copy() for array in asked.inputs],
+                _poisoned_outputs(body, trial.sizes),
+                [array.copy() for array in trial.inputs],
             )
-            self._run(backend, run, asked, results)
-            if any(a.tobytes() != b.tobytes() for a, b in zip(asked.inputs, kept, strict=True)):
+            self._run(backend, run, trial, results)
+            if any(a.tobytes() != b.tobytes() for a, b in zip(trial.inputs, kept, strict=True)):
                 return "it writes over its inputs"
             rounding = backend.limits.rounding
             problem = difference(body, results, expected, nearby, rounding=rounding)
@@ -147,16 +147,16 @@ class RegionCompiler:
                     exact = [np.asarray(item) for item in evaluate(body, kept)]
                 problem = difference(body, results, exact, nearby, "the evaluator's", rounding)
             if problem:
-                return f"{problem} (on {asked})" if number else problem
+                return f"{problem} (on {trial})" if number else problem
         return ""
 
-    def _run(self, backend: Backend, run: Runner, asked: Probe, outputs: Sequence[Array]) -> None:
+    def _run(self, backend: Backend, run: Runner, inputs: Probe, outputs: Sequence[Array]) -> None:
         try:
-            self._bounded(backend, partial(_run, run, asked.inputs, outputs), "run")
+            self._bounded(backend, partial(_run, run, inputs.inputs, outputs), "run")
         except (GraftError, TimeoutError, CrashedError):
             raise
         except Exception as error:
-            raise BackendError(described(error, array_types(asked.inputs))) from error
+            raise BackendError(described(error, array_types(inputs.inputs))) from error
 
     def _legal(
         self, host: Runner, body: Graph, inputs: Probe, first: bool

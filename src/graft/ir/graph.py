@@ -131,12 +131,12 @@ class Graph:
     def last_reads(self) -> tuple[tuple[Value, ...], ...]:
         """Per node, the values that nobody reads after it."""
         returned = set(self.outputs)
-        seen: set[Value] = set()
+        later: set[Value] = set()
         reversed_reads: list[tuple[Value, ...]] = []
         for node in reversed(self.nodes):
             touched = dict.fromkeys((*node.args, *node.outputs))
-            fresh = tuple(v for v in touched if v not in seen and v not in returned)
-            seen.update(fresh)
+            fresh = tuple(v for v in touched if v not in later and v not in returned)
+            later.update(fresh)
             reversed_reads.append(fresh)
         return tuple(reversed(reversed_reads))
 

@@ -119,8 +119,8 @@ def elementwise_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Typ
 
 def movement_work(_attrs: Any, ins: Sequence[Type | None], outs: Sequence[Type]) -> Work:
     """No arithmetic: what is written is read."""
-    written = traffic((), outs)
-    return Work(0, 0, written * 2)
+    result_bytes = traffic((), outs)
+    return Work(0, 0, result_bytes * 2)
 
 
 def no_work(_attrs: Any, _ins: Sequence[Type | None], _outs: Sequence[Type]) -> Work:

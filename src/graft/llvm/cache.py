@@ -51,31 +51,31 @@ def _digest(root: object, buffers: dict[int, str]) -> str:
     recursion but into buffers, since statements may be nested deeply. Compiling with a full cache
     spends much of its time here: hence short cuts for the commonest parts, and one hash at last.
     """
-    written: list[str] = []
+    parts: list[str] = []
     waiting = [root]
     while waiting:
         part = waiting.pop()
         kind: Any = type(part)
         if kind is Const:
             const = cast(Const, part)
-            written.append(f"{const.value!r} {const.dtype} {const.lanes}")
+            parts.append(f"{const.value!r} {const.dtype} {const.lanes}")
         elif kind is Var:
             var = cast(Var, part)
-            written.append(f"{var.name!r} {var.dtype} {var.lanes}")
+            parts.append(f"{var.name!r} {var.dtype} {var.lanes}")
         elif kind is Buffer and part is not root:
             if id(part) not in buffers:
                 buffers[id(part)] = _digest(part, buffers)
-            written.append(buffers[id(part)])
+            parts.append(buffers[id(part)])
         elif kind is tuple:
             items = cast(tuple[object, ...], part)
-            written.append(f"({len(items)}")
+            parts.append(f"({len(items)}")
             waiting += items
         elif children := _children(kind):
-            written.append(kind.__name__)
+            parts.append(kind.__name__)
             waiting += children(part)
         else:
-            written.append(str(part) if isinstance(part, StrEnum) else repr(part))
-    return hashlib.sha256("\n".join(written).encode()).hexdigest()
+            parts.append(str(part) if isinstance(part, StrEnum) else repr(part))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 @cache
@@ -180,8 +180,8 @@ class KernelCache:
 
         Keys are uniformly distributed, so one shard's size times their number estimates the total
         without listing every file, which may take longer than compiling."""
-        for written, _, path in _statuses(shard.glob(f"*{_TEMPORARY}")):
-            if written < time.time() - _ABANDONED_SECONDS:
+        for modified, _, path in _statuses(shard.glob(f"*{_TEMPORARY}")):
+            if modified < time.time() - _ABANDONED_SECONDS:
                 path.unlink(missing_ok=True)
         sizes = (size for _, size, _ in _statuses(shard.glob(f"*{_SUFFIX}")))
         if sum(sizes) * _SHARDS > self.limit:

@@ -182,5 +182,5 @@ def _lower_half(builder: Builder, value: Value) -> Value:
 
 def _upper_half(builder: Builder, value: Value) -> Value:
     bits = builder.convert("bitcast", value, "i32")
-    kept = builder.binary("and", bits, constant(-0x10000, "i32", value.lanes))
-    return builder.convert("bitcast", kept, "float")
+    upper = builder.binary("and", bits, constant(-0x10000, "i32", value.lanes))
+    return builder.convert("bitcast", upper, "float")

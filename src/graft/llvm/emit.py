@@ -78,12 +78,12 @@ def _claims(function: Function) -> bool:
 
 def scratch_buffers(function: Function) -> Iterator[Buffer]:
     """The buffers in scratch memory, each once, in order."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for stmt in walk_stmt(function.body):
         if isinstance(stmt, Allocate) and stmt.buffer.scope is Scope.HEAP:
-            if stmt.buffer.name not in seen:
+            if stmt.buffer.name not in names:
                 yield stmt.buffer
-            seen.add(stmt.buffer.name)
+            names.add(stmt.buffer.name)
 
 
 def _bind_scalars(context: Context, function: Function) -> None:

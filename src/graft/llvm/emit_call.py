@@ -48,8 +48,8 @@ def _add_pairs(builder: Builder, first: Value, second: Value) -> Value:
 def _to_tf32(builder: Builder, value: Value) -> Value:
     """Half a unit of the last bit that is kept, added to the magnitude; the others cut off."""
     bits = builder.convert("bitcast", value, "i32")
-    half, kept = (constant(one, "i32", value.lanes) for one in (0x1000, -0x2000))
-    rounded = builder.binary("and", builder.binary("add", bits, half), kept)
+    half, mask = (constant(one, "i32", value.lanes) for one in (0x1000, -0x2000))
+    rounded = builder.binary("and", builder.binary("add", bits, half), mask)
     is_nan = builder.compare("uno", value, value)
     return builder.select(is_nan, value, builder.convert("bitcast", rounded, "float"))
 

@@ -78,7 +78,7 @@ def _block(context: Context, statements: Sequence[ir.Stmt]) -> None:
 
 def _chains(statements: Sequence[ir.Stmt]) -> Sequence[ir.Stmt]:
     """The first ones of the statements that take long chains, none of which needs another's."""
-    written: set[str] = set()
+    targets: set[str] = set()
     read: set[str] = set()
     for count, one in enumerate(statements):
         values, last = [], one
@@ -93,8 +93,8 @@ def _chains(statements: Sequence[ir.Stmt]) -> Sequence[ir.Stmt]:
         if not has_chain(*values):
             return statements[:count]
         read |= {load.buffer.name for load in loads_in(*values)}
-        written.add(last.buffer.name)
-        if written & read:
+        targets.add(last.buffer.name)
+        if targets & read:
             return statements[:count]
     return statements
 
@@ -164,8 +164,8 @@ def _stays_rolled(context: Context, loop: ir.For) -> bool:
         one.dtype.bits * math.prod(int(n.value) for n in one.extents if isinstance(n, ir.Const))
         for one in sums.values()
     )
-    held, registers = bits // target.vector_bits, target.vector_registers
-    return held >= registers // 2 if by_steps else held + _TWO_ITERATIONS >= registers
+    vectors, registers = bits // target.vector_bits, target.vector_registers
+    return vectors >= registers // 2 if by_steps else vectors + _TWO_ITERATIONS >= registers
 
 
 def _no_unrolling(context: Context) -> str:
@@ -244,10 +244,10 @@ def _short(context: Context, var: ir.Var, value: Value) -> Value:
     """A variable of a strided loop without the bits that it never has.
 
     LLVM does not see how large it gets, and divides by constants with 64 bits otherwise."""
-    known = context.ranges.get(var.name)
-    if known is None or known.low is None or known.high is None or known.low < 0:
+    bounds = context.ranges.get(var.name)
+    if bounds is None or bounds.low is None or bounds.high is None or bounds.low < 0:
         return value
-    most = (1 << max(known.high, 1).bit_length()) - 1
+    most = (1 << max(bounds.high, 1).bit_length()) - 1
     return context.builder.binary("and", value, constant(most, value.element))
 
 

@@ -257,11 +257,11 @@ def _cut(condition: ir.Expr, var: ir.Var, context: Context) -> tuple[bool, ir.Ex
     """Where the condition changes: (True, first value that satisfies it) or (False, end)."""
     if not isinstance(condition, ir.Compare) or not is_index(condition.left):
         return None
-    needed = facts(condition.kind, condition.left, condition.right)
+    requirements = facts(condition.kind, condition.left, condition.right)
     own = (symbol_atom(var.name),)
-    if len(needed) != 1 or own not in needed[0]:
+    if len(requirements) != 1 or own not in requirements[0]:
         return None
-    terms = needed[0]
+    terms = requirements[0]
     factor = terms[own]
     rest = {monomial: count for monomial, count in terms.items() if monomial != own}
     if any(var.name in atom.symbols for monomial in rest for atom in monomial):

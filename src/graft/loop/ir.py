@@ -91,16 +91,16 @@ def _hash_operands(node: _Hashed) -> None:
 
 def _are_equal(one: object, other: object) -> bool:
     """Structural equality of two nodes, comparing each pair of objects once."""
-    seen: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     waiting = [(one, other)]
     while waiting:
         left, right = waiting.pop()
-        if left is right or (id(left), id(right)) in seen:
+        if left is right or (id(left), id(right)) in pairs:
             continue
         if isinstance(left, _Hashed):
             if type(left) is not type(right) or hash(left) != hash(right):
                 return False
-            seen.add((id(left), id(right)))
+            pairs.add((id(left), id(right)))
             read = _FIELDS[type(left)]
             waiting += zip(read(left), read(right), strict=True)
         elif isinstance(left, tuple) and isinstance(right, tuple):

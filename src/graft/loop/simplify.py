@@ -233,8 +233,8 @@ def simplify_stmt(stmt: Stmt, context: Context | None = None) -> Stmt:
             return _unless_empty(replace(stmt, body=simplify_stmt(body, inside)))
         case Allocate(buffer, body):
             inner = simplify_stmt(body, scope)
-            used = buffer in buffers_read(inner) | buffers_written(inner)
-            return replace(stmt, body=inner) if used else inner
+            is_used = buffer in buffers_read(inner) | buffers_written(inner)
+            return replace(stmt, body=inner) if is_used else inner
         case Store(buffer, indices, Load(source, source_indices), _) if source == buffer:
             return EMPTY if source_indices == indices else stmt
         case Store(condition=Const(value=holds)):

@@ -223,7 +223,7 @@ def in_order(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def index_variables(tensors: Sequence[Tensor]) -> tuple[Var, ...]:
     """The symbolic scalars that the tensors mention, in order of appearance."""
-    seen: dict[str, Var] = {}
+    result: dict[str, Var] = {}
     for tensor in tensors:
         body, own = tensor.body, set(tensor.axes)
         mentioned = list(tensor.shape)
@@ -233,5 +233,5 @@ def index_variables(tensors: Sequence[Tensor]) -> tuple[Var, ...]:
         elif body is not None:
             mentioned.append(body)
         parts = [part for expr in mentioned for part in walk_expr(expr)]
-        seen |= {one.name: one for one in parts if isinstance(one, Var) and one not in own}
-    return tuple(seen.values())
+        result |= {one.name: one for one in parts if isinstance(one, Var) and one not in own}
+    return tuple(result.values())

@@ -136,15 +136,15 @@ def is_long(expr: Expr) -> bool:
 
 def walk_expr(*roots: Expr) -> Iterator[Expr]:
     """The expressions and all within them, each object once."""
-    seen = set(map(id, roots))
+    visited = set(map(id, roots))
     waiting = list(reversed(roots))
     while waiting:
         one = waiting.pop()
         yield one
         if not isinstance(one, (Const, Var)):
             for child in children(one)[::-1]:
-                if id(child) not in seen:
-                    seen.add(id(child))
+                if id(child) not in visited:
+                    visited.add(id(child))
                     waiting.append(child)
 
 

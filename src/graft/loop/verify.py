@@ -42,11 +42,11 @@ def _declared(function: ir.Function) -> Iterator[str]:
 
 
 def _unique(function: ir.Function) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for name in _declared(function):
-        if name in seen:
+        if name in names:
             raise LoopError(f"'{name}' is declared twice")
-        seen.add(name)
+        names.add(name)
 
 
 class _Scope:

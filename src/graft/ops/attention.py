@@ -288,13 +288,13 @@ def _linear_attention(
     memory = np.zeros(shape, dtype) if state is None else state.astype(dtype)
     result = np.zeros((batch, heads, length, value_size), dtype)
     for step in range(length):
-        question, column, written = (a[:, :, step].astype(dtype) for a in (query, key, value))
+        question, column, new_value = (a[:, :, step].astype(dtype) for a in (query, key, value))
         if decay is not None:
             memory = memory * np.exp(_of_step(decay, step)[..., None].astype(dtype))
         if beta is not None:
             recalled = np.matmul(column[:, :, None], memory)[:, :, 0]
-            written = _of_step(beta, step).astype(dtype) * (written - recalled)
-        memory = memory + column[..., None] * written[:, :, None]
+            new_value = _of_step(beta, step).astype(dtype) * (new_value - recalled)
+        memory = memory + column[..., None] * new_value[:, :, None]
         result[:, :, step] = np.matmul(question[:, :, None], _grouped(memory, heads))[:, :, 0]
     state_dtype = query.dtype if state is None else state.dtype
     return (scale * result).astype(query.dtype), memory.astype(state_dtype)
@@ -316,8 +316,8 @@ def _express_attention(
 
     def weighted(batch: Term, head: Term, row: Term, column: Term) -> Reduce:
         (key,) = te.reduce_axes([value.shape[2]])
-        seen = cast(wide, te.read(value, [batch, head // share, key, column]))
-        return sum_(te.read(weights, [batch, head, row, key]) * seen, [key])
+        value_row = cast(wide, te.read(value, [batch, head // share, key, column]))
+        return sum_(te.read(weights, [batch, head, row, key]) * value_row, [key])
 
     total = te.by_index(f"{out.name}_total", shape, weighted)
     result = out.of(lambda *at: cast(dtype, te.read(total, at)))

@@ -124,9 +124,9 @@ def untaken_iteration(
     binds no `n`), the operators' own rules do, asked anew.
     """
     bindings = iteration_bindings(body, actual, carried, first_in, first_out)
-    seen = [seen_outside(value.type, bindings) for value in body.outputs]
-    if all(not isinstance(type_, TensorType) or type_.is_static for type_ in seen):
-        return seen
+    types = [seen_outside(value.type, bindings) for value in body.outputs]
+    if all(not isinstance(type_, TensorType) or type_.is_static for type_ in types):
+        return types
     builder = Builder(body.name)
     builder.symbols.reserve(name for value in body.inputs for name in symbols_in(value.type))
     values: dict[Value | None, Value | None] = {None: None}
@@ -143,12 +143,12 @@ def untaken_iteration(
 
 def _staying(actual: Type, before: Value, after: Value) -> Type:
     """A carried value's type as far as an iteration leaves it alone."""
-    kept = join(before.type, after.type)
-    if not isinstance(actual, TensorType) or not isinstance(kept, TensorType):
+    joined = join(before.type, after.type)
+    if not isinstance(actual, TensorType) or not isinstance(joined, TensorType):
         return actual
-    if kept.shape is None or actual.shape is None:
+    if joined.shape is None or actual.shape is None:
         return TensorType(actual.dtype, None)
-    pairs = zip(actual.shape, kept.shape, strict=True)
+    pairs = zip(actual.shape, joined.shape, strict=True)
     return TensorType(actual.dtype, tuple(UNKNOWN if k is UNKNOWN else a for a, k in pairs))
 
 

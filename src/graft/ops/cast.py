@@ -78,8 +78,8 @@ def _to_exponents(numbers: Array, attrs: CastAttrs) -> Array:
     biased = np.where(numbers == 0, smallest - 1, np.where(np.isinf(numbers), largest + 1, biased))
     if attrs.saturate:
         biased = np.clip(biased, smallest, largest)
-    held = (biased >= smallest) & (biased <= largest) & (numbers >= 0)
-    return np.where(held, biased, nan).astype(np.uint8).view(DType.FLOAT8E8M0FNU.numpy)
+    fits = (biased >= smallest) & (biased <= largest) & (numbers >= 0)
+    return np.where(fits, biased, nan).astype(np.uint8).view(DType.FLOAT8E8M0FNU.numpy)
 
 
 def _to_strings(data: Array, source: DType) -> Array:
@@ -144,15 +144,15 @@ _POWERS = 2.0**-127, 2.0**127
 def _to_power(attrs: CastAttrs, x: Term) -> Term:
     """The power of two next to a number in a direction, as float8_e8m0fnu; saturated."""
     wide = x if x.dtype is DType.FLOAT64 else cast(DType.FLOAT32, x)
-    held = minimum(maximum(wide, _POWERS[0]), _POWERS[1])
-    near = cast(wide.dtype, cast(attrs.dtype, held))
+    clamped = minimum(maximum(wide, _POWERS[0]), _POWERS[1])
+    near = cast(wide.dtype, cast(attrs.dtype, clamped))
     match attrs.round_mode:
         case "up":
-            power = select(near < held, near * 2.0, near)
+            power = select(near < clamped, near * 2.0, near)
         case "down":
-            power = select(near > held, near * 0.5, near)
+            power = select(near > clamped, near * 0.5, near)
         case _:
-            power = select(held >= near * 1.5, near * 2.0, near)
+            power = select(clamped >= near * 1.5, near * 2.0, near)
     return cast(attrs.dtype, select(wide < 0.0, float("nan"), power))
 
 

@@ -220,10 +220,10 @@ def _express_transposed(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) -
         steps = zip(position, taps, attrs.dilation, strict=True)
         at = [index + tap * dilation for index, tap, dilation in steps]
         last = zip(kernel, taps, strict=True)
-        turned = [count - 1 - tap for count, tap in last]
+        flipped = [count - 1 - tap for count, tap in last]
         first = first_channel(output, outputs, depth, attrs.groups)
         pixel = te.widened(source[(batch, first + channel, *at)])
-        factor = te.widened(weight[(first + channel, output % outputs, *turned)])
+        factor = te.widened(weight[(first + channel, output % outputs, *flipped)])
         return sum_(pixel * factor, [channel, *taps])
 
     total = te.by_index(te.sum_name(out.name, dtype), shape, element)

@@ -165,10 +165,10 @@ def sizes(tensor: Tensor) -> tuple[AnyDim, ...]:
 
 def numbers(extents: Extents, what: str) -> tuple[int, ...]:
     """Extents that have to be numbers."""
-    known = tuple(extent for extent in extents if isinstance(extent, int))
-    if len(known) < len(extents):
+    result = tuple(extent for extent in extents if isinstance(extent, int))
+    if len(result) < len(extents):
         raise NumbersNeededError(f"{what} are known only at run time")
-    return known
+    return result
 
 
 def at_least(dim: AnyDim, limit: AnyDim) -> bool:
@@ -368,20 +368,20 @@ def total_over(
 
     A value gets the element and its indices.
     """
-    kept = [axis for axis in range(len(data.shape)) if axis not in axes]
+    outer_axes = [axis for axis in range(len(data.shape)) if axis not in axes]
     extents = [data.shape[axis] for axis in axes]
     shape: list[Any] = [1 if axis in axes else extent for axis, extent in enumerate(data.shape)]
 
     def element(*indices: Term) -> Reduce | Term:
         reduced = reduce_axes(extents)
-        outer = indices if not keepdims else [indices[axis] for axis in kept]
-        at: dict[int, Term] = {**dict(zip(kept, outer, strict=True))}
+        outer = indices if not keepdims else [indices[axis] for axis in outer_axes]
+        at: dict[int, Term] = {**dict(zip(outer_axes, outer, strict=True))}
         at |= dict(zip(axes, reduced, strict=True))
         position = [at[axis] for axis in range(len(data.shape))]
         result = value(read(data, position), position)
         return kind(result, reduced) if reduced else result
 
-    return by_index(name, shape if keepdims else [shape[axis] for axis in kept], element)
+    return by_index(name, shape if keepdims else [shape[axis] for axis in outer_axes], element)
 
 
 def unless_empty(data: Tensor, value: Term) -> Term:

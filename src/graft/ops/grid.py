@@ -113,8 +113,8 @@ class _Axis:
         if mode == "reflection":
             return self.reflected(at)
         if mode == "border":
-            kept = minimum(maximum(at, 0.0), self.size - 1.0)
-            return select((at < low) | (at > high), kept, at)
+            clamped = minimum(maximum(at, 0.0), self.size - 1.0)
+            return select((at < low) | (at > high), clamped, at)
         return at
 
     def element(self, at: Term, mode: str) -> Term:

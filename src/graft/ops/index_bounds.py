@@ -55,9 +55,9 @@ class IndexBounds:
 def bounds_of(node: Node, indices: Value, axes: Sequence[int], **more: Any) -> IndexBounds | None:
     """The bounds of indices into axes of the first operand; None where an extent is not known."""
     extents = [(node.args[0].shape or ())[axis] for axis in axes]
-    known = tuple(extent for extent in extents if not isinstance(extent, Unknown))
-    whole = bool(known) and len(known) == len(extents)
-    return IndexBounds(indices, tuple(axes), known, **more) if whole else None
+    limits = tuple(extent for extent in extents if not isinstance(extent, Unknown))
+    whole = bool(limits) and len(limits) == len(extents)
+    return IndexBounds(indices, tuple(axes), limits, **more) if whole else None
 
 
 def along_axis(node: Node) -> IndexBounds | None:

@@ -131,21 +131,21 @@ def index_limits(graph: Graph) -> dict[Value, Dims]:
         if bounds is None:
             continue
         extents = [extent - (bounds.count - 1) for extent in bounds.extents]
-        known = tuple(one for one in extents if not isinstance(one, Unknown))
+        limits = tuple(one for one in extents if not isinstance(one, Unknown))
         for source in source_values(bounds.indices, graph):
-            result[source] = (*result.get(source, ()), *known)
+            result[source] = (*result.get(source, ()), *limits)
     return result
 
 
 def source_values(value: Value, graph: Graph) -> Iterator[Value]:
     """The inputs of a graph whose elements a value has as they are."""
-    seen: set[Value] = set()
+    visited: set[Value] = set()
     waiting = [value]
     while waiting:
         one = waiting.pop()
-        if one in seen:
+        if one in visited:
             continue
-        seen.add(one)
+        visited.add(one)
         node = graph.producers.get(one)
         if node is None:
             yield one
@@ -246,8 +246,8 @@ def _minimum_range(left: Range, right: Range) -> Range:
 
 def _known_of(choose: Callable[..., AnyDim], *bounds: AnyDim) -> AnyDim:
     """The tighter of two bounds, or the one that is known."""
-    known = [bound for bound in bounds if not isinstance(bound, Unknown)]
-    return choose(*known) if known else UNKNOWN
+    limits = [bound for bound in bounds if not isinstance(bound, Unknown)]
+    return choose(*limits) if limits else UNKNOWN
 
 
 _ARITHMETIC: dict[BinaryKind, Callable[[Range, Range], Range]] = {

@@ -342,8 +342,8 @@ def _express_byte_attention(
 
     def weighted(batch: Term, head: Term, row: Term, column: Term) -> Reduce:
         (at,) = te.reduce_axes([value.shape[2]])
-        seen = centred(value, 2, [batch, head // share, at, column])
-        return sum_(te.read(codes, [batch, head, row, at]) * seen, [at])
+        value_row = centred(value, 2, [batch, head // share, at, column])
+        return sum_(te.read(codes, [batch, head, row, at]) * value_row, [at])
 
     if not attrs.divided:
         return out.of(weighted)

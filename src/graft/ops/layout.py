@@ -47,11 +47,11 @@ class Rearrangement:
     def extents(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Plain shapes before the transpose, after it, and of the result."""
         ordered = [self.split[axis] for axis in self.axes]
-        split, turned, result = (
+        split, permuted, result = (
             tuple(dim for dim in dims if isinstance(dim, int))
             for dims in (self.split, ordered, self.result)
         )
-        return split, turned, result
+        return split, permuted, result
 
 
 def block_of(layout: str) -> int:

@@ -304,12 +304,12 @@ def _express_einsum(attrs: Any, out: te.Out, *tensors: Tensor) -> te.Results:
     expected = _by_letter(equation.result, shape, ranks)
 
     def element(*indices: Term) -> Reduce | Term:
-        known = _by_letter(equation.result, indices, ranks)
+        by_letter = _by_letter(equation.result, indices, ranks)
         axes: list[Axis] = [reduce_axis(f"sum_{letter}", extents[letter]) for letter in summed]
-        known |= {letter: [axis] for letter, axis in zip(summed, axes, strict=True)}
+        by_letter |= {letter: [axis] for letter, axis in zip(summed, axes, strict=True)}
         reach = {letter: [extent] for letter, extent in extents.items()} | expected
         factors = [
-            te.widened(_factor(tensor, term, known, reach))
+            te.widened(_factor(tensor, term, by_letter, reach))
             for tensor, term in zip(tensors, equation.terms, strict=True)
         ]
         product = factors[0]

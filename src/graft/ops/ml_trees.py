@@ -147,12 +147,12 @@ def _leaves(attrs: TreeEnsembleAttrs, data: Array) -> Array:
         holds = np.zeros(len(node), bool)
         branch = attrs.branches.array[node]
         for kind in np.unique(branch).tolist():
-            chosen = branch == kind
+            of_kind = branch == kind
             if kind == Branch.MEMBER:
-                holds[chosen] = member(node[chosen], value[chosen])
+                holds[of_kind] = member(node[of_kind], value[of_kind])
             else:
-                threshold = attrs.thresholds.array[node[chosen]]
-                holds[chosen] = _COMPARE[Branch(kind)](value[chosen], threshold)
+                threshold = attrs.thresholds.array[node[of_kind]]
+                holds[of_kind] = _COMPARE[Branch(kind)](value[of_kind], threshold)
         holds |= attrs.nan_is_true.array[node] & np.isnan(value)
         true, false = attrs.true_children.array[node], attrs.false_children.array[node]
         at[walking] = np.where(holds, true, false)

@@ -349,14 +349,14 @@ MOST_PARTS = 3
 def _express_reshape(attrs: Any, out: te.Out, data: Tensor, *_: Tensor | None) -> te.Results:
     """The element with the same number in row-major order."""
     shape = out.shape
-    kept = [axis for axis, extent in enumerate(shape) if extent != 1]
+    wide_axes = [axis for axis, extent in enumerate(shape) if extent != 1]
     had = [axis for axis, extent in enumerate(te.sizes(data)) if extent != 1]
-    same = [shape[axis] for axis in kept] == [te.sizes(data)[axis] for axis in had]
+    same = [shape[axis] for axis in wide_axes] == [te.sizes(data)[axis] for axis in had]
 
     def element(*indices: Term) -> Term:
         if same:  # only axes of extent 1 come and go
             at: list[te.Index] = [0] * len(data.shape)
-            for source, axis in zip(had, kept, strict=True):
+            for source, axis in zip(had, wide_axes, strict=True):
                 at[source] = indices[axis]
             return te.read(data, at)
         return te.read(data, _renumbered(indices, shape, data))

@@ -60,9 +60,9 @@ def pad_widths(attrs: PadAttrs, rank: int) -> dict[int, tuple[Any, Any]]:
 
 
 def _by_axis(widths: Sequence[Any], axes: Ints | None, rank: int) -> dict[int, tuple[Any, Any]]:
-    chosen = normalize_axes(range(rank) if axes is None else axes, rank)
-    require(len(widths) == 2 * len(chosen), f"{len(widths)} pads for {len(chosen)} axes")
-    return dict(zip(chosen, zip(widths, widths[len(chosen) :], strict=False), strict=True))
+    numbers = normalize_axes(range(rank) if axes is None else axes, rank)
+    require(len(widths) == 2 * len(numbers), f"{len(widths)} pads for {len(numbers)} axes")
+    return dict(zip(numbers, zip(widths, widths[len(numbers) :], strict=False), strict=True))
 
 
 def _pad_type(
@@ -124,8 +124,8 @@ def _pad_axis(data: Array, axis: int, before: int, after: int, mode: str, fill: 
     """One axis: cut what is negative first, then add."""
     extent = data.shape[axis]
     total: Any = _padded_extent(extent, before, after, axis, mode)
-    kept = slice(min(max(-before, 0), extent), max(extent + min(after, 0), 0))
-    data = data[(slice(None),) * axis + (kept,)]
+    inside = slice(min(max(-before, 0), extent), max(extent + min(after, 0), 0))
+    data = data[(slice(None),) * axis + (inside,)]
     before, extent = min(max(before, 0), total), data.shape[axis]
     after = total - before - extent
     if mode != "constant":
@@ -257,8 +257,8 @@ def _trilu(attrs: TriluAttrs, data: Array, k: Array | None) -> Array:
     """The upper or lower triangle of matrices, the rest 0."""
     diagonal = (attrs.k or 0) if k is None else int(k.reshape(-1)[0])
     offsets = np.arange(data.shape[-1]) - np.arange(data.shape[-2])[:, np.newaxis]
-    kept = offsets >= diagonal if attrs.upper else offsets <= diagonal
-    return np.where(kept, data, _filler(None, None, data))
+    mask = offsets >= diagonal if attrs.upper else offsets <= diagonal
+    return np.where(mask, data, _filler(None, None, data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,8 +409,8 @@ def _express_trilu(attrs: Any, out: te.Out, data: Tensor, diagonal: Tensor | Non
     def element(*indices: Term) -> Term:
         first = attrs.k or 0 if diagonal is None else cast(DType.INT64, te.single(diagonal))
         offset = indices[-1] - indices[-2]
-        kept = offset >= first if attrs.upper else offset <= first
-        return select(kept, te.read(data, indices), te.number(0, out.dtype))
+        is_inside = offset >= first if attrs.upper else offset <= first
+        return select(is_inside, te.read(data, indices), te.number(0, out.dtype))
 
     return out.of(element)
 
@@ -454,9 +454,9 @@ def _express_reverse_sequence(attrs: Any, out: te.Out, data: Tensor, lengths: Te
 
     def element(*indices: Term) -> Term:
         length = cast(indices[0].dtype, lengths[indices[batch]])
-        turned = maximum(minimum(length - 1 - indices[steps], last), 0)
+        reversed_index = maximum(minimum(length - 1 - indices[steps], last), 0)
         at: te.Indices = [
-            select(index < length, turned, index) if axis == steps else index
+            select(index < length, reversed_index, index) if axis == steps else index
             for axis, index in enumerate(indices)
         ]
         return te.read(data, at)

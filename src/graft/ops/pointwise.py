@@ -154,8 +154,8 @@ def has_scalar(node: Node) -> bool:
 
     Operands that are static forms of attributes (bounds to clip to) do not broadcast, so those have
     to be attributes."""
-    given = [i for i, _ in node.op.alternatives if i < len(node.inputs) and node.inputs[i]]
-    has_formula = node.op.scalar is not None and not given
+    present = [i for i, _ in node.op.alternatives if i < len(node.inputs) and node.inputs[i]]
+    has_formula = node.op.scalar is not None and not present
     return has_formula and _holds(node.op, node.attrs, node.output.tensor.dtype)
 
 
@@ -196,14 +196,14 @@ def _operations(op: Op, attrs: Attrs, dtypes: tuple[DType, ...]) -> int:
     """Operations per element, at least one; terms that the expression shares count once."""
     if _UNUSUAL.intersection(dtypes):
         return 1
-    seen: dict[int, Expr] = {}
+    unique: dict[int, Expr] = {}
     waiting = [_formula(op, attrs, dtypes[:-1], dtypes[-1])]
     while waiting:
         expr = waiting.pop()
-        if id(expr) not in seen:
-            seen[id(expr)] = expr
+        if id(expr) not in unique:
+            unique[id(expr)] = expr
             waiting += children(expr)
-    return max(1, sum(map(_weight, seen.values())))
+    return max(1, sum(map(_weight, unique.values())))
 
 
 def _weight(expr: Expr) -> int:

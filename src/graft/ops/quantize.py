@@ -294,8 +294,8 @@ def _express_quantize(
         if zero is not None:
             ratio = ratio + cast(wide, zero)
         bounded = minimum(maximum(ratio, low), high)
-        chosen = select(call("isnan", ratio), te.number(low, wide), bounded)
-        return cast(dtype, cast(DType.INT32, chosen))
+        code = select(call("isnan", ratio), te.number(low, wide), bounded)
+        return cast(dtype, cast(DType.INT32, code))
 
     return out.of(element)
 

@@ -162,6 +162,6 @@ def _dropout(
     training = attrs.training_mode if training_mode is None else bool(training_mode.reshape(-1)[0])
     if not training or share == 0:
         return data, np.ones(data.shape, dtype=bool)
-    kept = np.random.RandomState(attrs.seed).uniform(0, 1, data.shape) >= share
-    scaled = data.astype(np.float64) * kept / (1 - share)
-    return scaled.astype(data.dtype), np.asarray(kept)
+    mask = np.random.RandomState(attrs.seed).uniform(0, 1, data.shape) >= share
+    scaled = data.astype(np.float64) * mask / (1 - share)
+    return scaled.astype(data.dtype), np.asarray(mask)

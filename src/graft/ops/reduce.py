@@ -108,8 +108,8 @@ def _unknown_axes_shape(attrs: ReduceAttrs, data: TensorType, axes: TensorType) 
 
 def _chosen_axes(attrs: ReduceAttrs, axes: Array | None) -> Ints | None:
     """The axes as NumPy wants them; None is all of them."""
-    chosen = attrs.axes if axes is None else tuple(axes.tolist())
-    return chosen if chosen or attrs.noop_with_empty_axes else None
+    numbers = attrs.axes if axes is None else tuple(axes.tolist())
+    return numbers if numbers or attrs.noop_with_empty_axes else None
 
 
 def _total(reduce: Callable[..., Any]) -> Callable[[Array, Ints | None, bool], Array]:
@@ -170,8 +170,8 @@ def _of_dims(pair: Callable[[Any, Any], Any], neutral: int | None) -> Callable[.
     lifted = np.frompyfunc(pair, 2, 1)
 
     def follow(attrs: ReduceAttrs, data: Array, axes: Array | None = None) -> Array:
-        chosen = _chosen_axes(attrs, axes)
-        picked = normalize_axes(range(data.ndim) if chosen is None else chosen, data.ndim)
+        numbers = _chosen_axes(attrs, axes)
+        picked = normalize_axes(range(data.ndim) if numbers is None else numbers, data.ndim)
         result = data.astype(object)
         for axis in picked:
             empty = result.shape[axis] == 0 and neutral is not None
@@ -416,8 +416,8 @@ def _arg_extreme(kind: Callable[..., Reduce], attrs: Any, out: te.Out, data: Ten
             result = result | (call("isnan", cast(wide, value)) & call("isnan", winner))
         return select(result, position[axis], -1 if attrs.select_last_index else extent)
 
-    chosen: Callable[..., Reduce] = max_ if attrs.select_last_index else min_
-    return (te.total_over(out.name, data, [axis], chosen, is_best, attrs.keepdims),)
+    combine: Callable[..., Reduce] = max_ if attrs.select_last_index else min_
+    return (te.total_over(out.name, data, [axis], combine, is_best, attrs.keepdims),)
 
 
 LONGEST_RUN = 1024

@@ -310,8 +310,8 @@ def _lstm_step(
         gates = projected + before @ recurrent.T + first + second
         i, o, forget, c = np.split(gates, 4, axis=1)
         admitted = gate(i + see_i * cell)
-        kept = 1 - admitted if attrs.input_forget else gate(forget + see_f * cell)
-        cell = kept * cell + admitted * g(_clipped(c, attrs))
+        forget_gate = 1 - admitted if attrs.input_forget else gate(forget + see_f * cell)
+        cell = forget_gate * cell + admitted * g(_clipped(c, attrs))
         return gate(o + see_o * cell) * h(cell), cell
 
     return step
@@ -449,10 +449,10 @@ def _recurrence(
         apart = np.zeros((directions, 2, gates, count), projected.dtype)
         apart[:, 1, -1] = bias[:, :count]
         biases = apart.reshape(directions, -1)
-    seen = None if peephole is None else peephole[:, :, :count].reshape(directions, -1)
+    peepholes = None if peephole is None else peephole[:, :, :count].reshape(directions, -1)
     inputs = projected[..., :count].reshape(*projected.shape[:3], gates * count)
     own = _own_attrs(attrs)
     states = [hidden, cell][: STATES[attrs.cell]]
-    results = run_projected(own, inputs, (recurrent, biases, lengths), states, seen)
+    results = run_projected(own, inputs, (recurrent, biases, lengths), states, peepholes)
     room = np.zeros((ROOM, directions, projected.shape[1], padded), projected.dtype)
     return (*results, room)

@@ -239,7 +239,7 @@ def _express_tensor_scatter(
             position = position % extent
         inside = (position >= 0) & (position < count)
         bounded = te.clamped(position, count)
-        written = te.read(update, [*at[:axis], bounded, *at[axis + 1 :]])
-        return select(inside, written, te.read(data, at))
+        new_value = te.read(update, [*at[:axis], bounded, *at[axis + 1 :]])
+        return select(inside, new_value, te.read(data, at))
 
     return out.of(element)

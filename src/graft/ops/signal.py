@@ -243,8 +243,8 @@ _MEL_OPERANDS = (
 
 def _mel_type(attrs: MelAttrs, *operands: TensorType | None) -> TensorType:
     for name, operand in zip(_MEL_OPERANDS, operands, strict=True):
-        given = operand is not None or getattr(attrs, name) is not None
-        require(given, f"{name} is given neither as operand nor as attribute")
+        has_value = operand is not None or getattr(attrs, name) is not None
+        require(has_value, f"{name} is given neither as operand nor as attribute")
     require(attrs.dtype.is_float or attrs.dtype.is_integer, f"no matrix of {attrs.dtype}")
     bins = _length(attrs.num_mel_bins, operands[0], UNKNOWN)
     length = _length(attrs.dft_length, operands[1], UNKNOWN)
@@ -322,10 +322,10 @@ def _express_dft(
     default = before if attrs.dft_length is None else attrs.dft_length
     if attrs.inverse and attrs.onesided and attrs.dft_length is None:
         default = (before - 1) * 2
-    known = [n for n in (before, after, default) if isinstance(n, int) and n <= _LONGEST]
+    lengths = [n for n in (before, after, default) if isinstance(n, int) and n <= _LONGEST]
     halved = attrs.inverse and attrs.onesided
-    if length is None and len(known) == 3 and not halved and known[2] > 0:
-        return _by_table(attrs, out, data, (at, known[2]))
+    if length is None and len(lengths) == 3 and not halved and lengths[2] > 0:
+        return _by_table(attrs, out, data, (at, lengths[2]))
 
     def shape(indices: tuple[Term, ...], sample: Term) -> tuple[list[Term], Term, Term]:
         position = [*indices[:at], sample, *indices[at + 1 : -1]]

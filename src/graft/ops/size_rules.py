@@ -253,12 +253,12 @@ class _Axes:
         self.chosen: list[list[Dim]] = []
         for number in numbers:
             axis = number + rank * _is_negative(number)
-            chosen = [rule.let(_is(_known(axis), i), "chosen") for i in range(rank)]
-            rule.require_zero(1 - _total(chosen), f"axis {number} is out of range for rank {rank}")
-            self.chosen.append(chosen)
+            flags = [rule.let(_is(_known(axis), i), "chosen") for i in range(rank)]
+            rule.require_zero(1 - _total(flags), f"axis {number} is out of range for rank {rank}")
+            self.chosen.append(flags)
         self.any: list[Dim] = []
         for axis in range(rank):
-            count = _total([chosen[axis] for chosen in self.chosen])
+            count = _total([flags[axis] for flags in self.chosen])
             rule.require_zero(dim_max(count - 1, 0), "an axis is named twice")
             self.any.append(rule.let(dim_min(count, 1), "some"))
 
@@ -286,11 +286,13 @@ def _without(rule: SizeRule, shape: Sequence[Dim], removed: Sequence[Dim], rank:
     """The extents that are left without some axes."""
     result: list[AnyDim] = [0] * rank
     before: AnyDim = 0  # how many have been left
-    for dim, gone in zip(shape, removed, strict=True):
+    for dim, removal in zip(shape, removed, strict=True):
         position = rule.let(before, "position")
         for index in range(rank):
-            result[index] = result[index] + (1 - gone) * dim * rule.let(_is(position, index), "is")
-        before = before + 1 - gone
+            result[index] = result[index] + (1 - removal) * dim * rule.let(
+                _is(position, index), "is"
+            )
+        before = before + 1 - removal
     return [*map(_known, result)]
 
 
@@ -299,8 +301,8 @@ def _squeeze(rule: SizeRule, node: Node) -> _Shapes | None:
     if operand is None:
         return None
     axes = _Axes(rule, len(shape), operand, None)
-    for axis, (dim, gone) in enumerate(zip(shape, axes.any, strict=True)):
-        rule.require_zero(gone * (dim - 1), f"axis {axis} has extent {dim}, not 1")
+    for axis, (dim, removal) in enumerate(zip(shape, axes.any, strict=True)):
+        rule.require_zero(removal * (dim - 1), f"axis {axis} has extent {dim}, not 1")
     return [_without(rule, shape, axes.any, len(shape) - len(axes.chosen))]
 
 

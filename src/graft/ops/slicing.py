@@ -95,8 +95,8 @@ def _backward_extent(begin: AnyDim, end: AnyDim, step: int, extent: AnyDim) -> A
     if isinstance(begin, int) and begin <= -FAR:
         count = dim_min(extent, 1)
     elif not (isinstance(begin, int) and begin >= FAR):
-        needed = _from_front(begin, extent) + 1
-        count = extent if needed == extent else dim_min(dim_max(needed, 1), extent)
+        least = _from_front(begin, extent) + 1
+        count = extent if least == extent else dim_min(dim_max(least, 1), extent)
     if isinstance(end, int) and end <= -FAR:
         return ceildiv(dim_max(count, 0), step)
     left = _from_front(end, extent) + 1
@@ -162,8 +162,8 @@ def _slice_type(
     ends = attrs.end or unknown_shape(number)
     steps: tuple[Any, ...] = attrs.strides or (1 if strides is None else None,) * number
     dims = list(data.shape)
-    chosen = normalize_axes(range(number) if attrs.axes is None else attrs.axes, rank)
-    for axis, first, last, step in zip(chosen, begins, ends, steps, strict=True):
+    numbers = normalize_axes(range(number) if attrs.axes is None else attrs.axes, rank)
+    for axis, first, last, step in zip(numbers, begins, ends, steps, strict=True):
         dims[axis] = UNKNOWN if step is None else slice_extent(first, last, step, dims[axis])
     return TensorType(data.dtype, tuple(dims))
 
@@ -185,11 +185,11 @@ def _strided_slice(
 ) -> Array:
     """Every so many elements from begin to end along axes; negative ones count from the end."""
     begins, ends = parameter_value(attrs.begin, begin), parameter_value(attrs.end, end)
-    chosen = parameter_value(attrs.axes, axes) or range(len(begins))
+    numbers = parameter_value(attrs.axes, axes) or range(len(begins))
     steps = parameter_value(attrs.strides, strides) or [1] * len(begins)
     cuts = [slice(None)] * data.ndim
     for axis, first, last, step in zip(
-        normalize_axes(chosen, data.ndim), begins, ends, steps, strict=True
+        normalize_axes(numbers, data.ndim), begins, ends, steps, strict=True
     ):
         positions = slice_positions(first, last, step, data.shape[axis])
         # A stop of -1 would count from the end.

@@ -86,10 +86,10 @@ def _normalize(attrs: NormalizeAttrs, data: Array) -> Array:
     """Strings in another case, without stop words."""
     if data.ndim == 2 and data.shape[0] != 1:
         raise ValueError(f"wants one row of words, has {data.shape[0]}")
-    seen = str if attrs.case_sensitive else str.casefold
-    dropped = {seen(word) for word in attrs.stopwords}
+    fold = str if attrs.case_sensitive else str.casefold
+    dropped = {fold(word) for word in attrs.stopwords}
     change = _CASES[attrs.case]
-    words = [change(word) for word in data.flat if seen(word) not in dropped] or [""]
+    words = [change(word) for word in data.flat if fold(word) not in dropped] or [""]
     return np.array(words, object).reshape(*data.shape[:-1], len(words))
 
 

@@ -258,8 +258,8 @@ class Automaton:
         match str(kind):
             case "SUBPATTERN":
                 _, added, removed, inner = value
-                kept = flags & ~_ALPHABETS if added & _ALPHABETS else flags
-                return self._sequence(inner, (kept | added) & ~removed, after)
+                own_flags = flags & ~_ALPHABETS if added & _ALPHABETS else flags
+                return self._sequence(inner, (own_flags | added) & ~removed, after)
             case "BRANCH":
                 starts = [self._sequence(one, flags, after) for one in value[1]]
                 return self._add(_State(next=starts))

@@ -105,8 +105,8 @@ class _Trie:
 
     def encode(self, data: Array) -> Array:
         """Words as numbers."""
-        known = self.words
-        codes = [known.get(word, 0) for word in data.reshape(-1).tolist()]
+        numbers = self.words
+        codes = [numbers.get(word, 0) for word in data.reshape(-1).tolist()]
         return np.array(codes, np.int64).reshape(data.shape)
 
     def step(self, prefixes: Array, words: Array) -> Array:

@@ -210,11 +210,11 @@ def _corners(boxes: Array, center_point_box: bool) -> Array:
 
 def _suppressed(corners: Array, order: Array, limit: int, overlap: Any) -> list[int]:
     """Boxes in the order given, without those that overlap an earlier one of them too much."""
-    kept: list[int] = []
+    result: list[int] = []
     low_y, high_y, low_x, high_x = corners[:, order]
     areas = (high_y - low_y) * (high_x - low_x)
-    while order.size and len(kept) < limit:
-        kept.append(int(order[0]))
+    while order.size and len(result) < limit:
+        result.append(int(order[0]))
         height = np.minimum(high_y, high_y[0]) - np.maximum(low_y, low_y[0])
         width = np.minimum(high_x, high_x[0]) - np.maximum(low_x, low_x[0])
         shared = np.maximum(height, 0) * np.maximum(width, 0)
@@ -224,7 +224,7 @@ def _suppressed(corners: Array, order: Array, limit: int, overlap: Any) -> list[
         far[0] = False
         order, areas = order[far], areas[far]
         low_y, high_y, low_x, high_x = low_y[far], high_y[far], low_x[far], high_x[far]
-    return kept
+    return result
 
 
 def _nms_work(_attrs: Attrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
@@ -258,8 +258,8 @@ def _nms(
             order = np.argsort(-category_scores, kind="stable")
             if not everything:
                 order = order[category_scores[order] > least]
-            kept = _suppressed(corners, order, limit, overlap)
-            result.extend((image, category, box) for box in kept)
+            selected = _suppressed(corners, order, limit, overlap)
+            result.extend((image, category, box) for box in selected)
     return np.array(result, dtype=np.int64).reshape(-1, 3)
 
 

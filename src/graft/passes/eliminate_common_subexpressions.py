@@ -19,12 +19,12 @@ _Key = tuple[Op, tuple["Value | None", ...], Attrs]
 def eliminate_common_subexpressions(graph: Graph) -> Graph:
     """Value numbering in one sweep."""
     graph = change_nested(graph, eliminate_common_subexpressions)
-    seen: dict[_Key, Node] = {}
+    first_by_key: dict[_Key, Node] = {}
     same: dict[Value, Value] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
         current = node.on(same)
-        earlier = seen.setdefault(_key(current), current) if node.op.pure else current
+        earlier = first_by_key.setdefault(_key(current), current) if node.op.pure else current
         # A key takes -0.0 and 0.0 for the same, which they are not.
         if earlier is current or attrs_difference(earlier.attrs, current.attrs) is not None:
             nodes.append(current)

@@ -10,12 +10,12 @@ from graft.ir.nested import change_nested
 
 def eliminate_dead_code(graph: Graph) -> Graph:
     """Keep the nodes that the outputs depend on, in their order."""
-    needed: set[Value] = set(graph.outputs)
+    live: set[Value] = set(graph.outputs)
     alive: list[Node] = []
     for node in reversed(graph.nodes):
-        if any(value in needed for value in node.outputs):
+        if any(value in live for value in node.outputs):
             alive.append(node)
-            needed.update(node.args)
+            live.update(node.args)
     if len(alive) < len(graph.nodes):
         graph = replace(graph, nodes=tuple(reversed(alive)))
     return change_nested(graph, eliminate_dead_code)

@@ -56,9 +56,9 @@ class _Slice:
             return site.again(self.node, data, self.node.args[1], axis=axes[0])
         attrs = self.node.attrs
         every = _slice_axes(self.node)
-        kept = [(every.index(self.axes[position]), axis) for position, axis in enumerate(axes)]
+        own_axes = [(every.index(self.axes[position]), axis) for position, axis in enumerate(axes)]
         bounds = {
-            name: None if numbers is None else tuple(numbers[at] for at, _ in kept)
+            name: None if numbers is None else tuple(numbers[at] for at, _ in own_axes)
             for name in ("begin", "end", "strides")
             for numbers in (getattr(attrs, name),)
         }
@@ -104,14 +104,14 @@ def _slice(node: Node) -> _Slice | Refusal:
         if index.rank not in (0, 1):
             return Refusal("the indices are no list")
         cut = _Slice(node, (node.attrs.axis % len(data.shape),))
-        kept = [index.size]
+        extents = [index.size]
     else:
         if len(node.args) > 1 or node.attrs.begin is None:
             return Refusal("the bounds are data")
         axes = _slice_axes(node)
         changed = [a for a in axes if not provably_equal(data.shape[a], node.output.shape[a])]
-        cut, kept = _Slice(node, tuple(changed)), [node.output.shape[axis] for axis in changed]
-    for axis, count in zip(cut.axes, kept, strict=True):
+        cut, extents = _Slice(node, tuple(changed)), [node.output.shape[axis] for axis in changed]
+    for axis, count in zip(cut.axes, extents, strict=True):
         if not provably_below(count * 2, data.shape[axis] + 1):
             return Refusal("it keeps more than half, which would be copied")
     return cut if cut.axes else Refusal("it keeps everything")

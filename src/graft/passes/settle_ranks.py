@@ -36,17 +36,17 @@ def settle_ranks(graph: Graph) -> Graph:
 def _settled(graph: Graph, depth: int) -> Graph:
     inner = change_nested(graph, lambda nested: _settled(nested, depth))
     result = inner if inner is graph else fold_constants(inner)
-    tried: set[str] = set()
-    while depth and (node := _next(result, tried)) is not None:
-        tried.add(node.output.name)
+    names: set[str] = set()
+    while depth and (node := _next(result, names)) is not None:
+        names.add(node.output.name)
         result = _Branching(result, node, depth - 1).decided() or result
     return result
 
 
-def _next(graph: Graph, tried: set[str]) -> Node | None:
+def _next(graph: Graph, names: set[str]) -> Node | None:
     """The first `if` with results of unknown rank, or branches that know less than the graph."""
     for node in graph.nodes:
-        if node.op.name == "if" and node.output.name not in tried:
+        if node.op.name == "if" and node.output.name not in names:
             read = any(_is_open(v) and v in graph.users for v in node.outputs)
             if read or any(map(_is_uninformed, _branches(node), [node.args[1:]] * 2)):
                 return node
@@ -162,11 +162,11 @@ class _Branching:
             if not unsettled.isdisjoint(node.args):
                 wanting.add(node)
                 unsettled.update(v for v in node.outputs if _is_open(v) or _counts(v))
-        needed = {value for node in wanting for value in node.args}
+        operands = {value for node in wanting for value in node.args}
         for node in reversed(nodes):
-            if node in self.later and not needed.isdisjoint(node.outputs):
+            if node in self.later and not operands.isdisjoint(node.outputs):
                 wanting.add(node)
-                needed.update(node.args)
+                operands.update(node.args)
         return wanting
 
     def results(self, inside: set[Node]) -> list[Value]:

@@ -151,8 +151,8 @@ def _begins_alike(node: Node, appended: _Appended, loop: _Loop) -> bool:
     others = frozenset().union(*(symbols_in(value.type) for value in body.inputs))
     extent = bare_symbol(grown[axis])
     rest = TensorType(before.dtype, _dropped(grown, axis))
-    seen = seen_outside(rest, nested_bindings(loop.node, body))
-    alike = zip(_dims(seen), _dropped(shape, axis), strict=True)
+    types = seen_outside(rest, nested_bindings(loop.node, body))
+    alike = zip(_dims(types), _dropped(shape, axis), strict=True)
     return extent not in (None, *others) and all(dim in (UNKNOWN, own) for dim, own in alike)
 
 

@@ -151,8 +151,8 @@ class _Encoder(LoopCode, ListCode):
         """What an instruction takes from a block, whose own values then go."""
         self._assign(outputs, block.outputs)
         own = {number for instruction in block.instructions for number in writes(instruction)}
-        gone = dict.fromkeys(number for number in block.outputs if number not in self._united)
-        self._free(number for number in gone if number in own)
+        external = dict.fromkeys(number for number in block.outputs if number not in self._united)
+        self._free(number for number in external if number in own)
 
     def _instruction(self, instruction: Instruction, bound: set[str]) -> None:
         match instruction:

@@ -116,22 +116,22 @@ class LoopCode(ValueCode, ABC):
         """What an iteration gives is what the next one takes.
 
         Values that change places with each other are held elsewhere meanwhile."""
-        kept = {*carried}
+        unmoved = {*carried}
         moved: list[int | Address] = []
         for target, source in zip(carried, results, strict=True):
-            if source in kept and source != target and source in self._addresses:
+            if source in unmoved and source != target and source in self._addresses:
                 rank = self._rank(source)
                 aside = self._words.put(*[0] * (VALUE_WORDS + rank))
                 self._move(aside, self._addresses[source], rank)
                 moved.append(aside)
             else:
                 moved.append(source)
-        for target, held in zip(carried, moved, strict=True):
-            if isinstance(held, Address):
-                self._move(self._addresses[target], held, self._rank(target))
-                self._words.emit(Opcode.FREE, held)
+        for target, copy in zip(carried, moved, strict=True):
+            if isinstance(copy, Address):
+                self._move(self._addresses[target], copy, self._rank(target))
+                self._words.emit(Opcode.FREE, copy)
             else:
-                self._assign([target], [held])
+                self._assign([target], [copy])
         own = {number for instruction in body.instructions for number in writes(instruction)}
         self._free(number for number in dict.fromkeys(body.outputs) if number in own)
 
@@ -190,12 +190,12 @@ class LoopCode(ValueCode, ABC):
                 self._words.emit(Opcode.CHECK, address, axis, limit, failure)
             else:
                 self._words.emit(Opcode.EXTENT, limit, address, axis)
-            held = self._words.put(*[0] * (VALUE_WORDS + rank))
+            slot = self._words.put(*[0] * (VALUE_WORDS + rank))
             if axis:
-                self._words.emit(Opcode.AXIS, held, address, rank, self._itemsize(number), axis)
+                self._words.emit(Opcode.AXIS, slot, address, rank, self._itemsize(number), axis)
             else:
-                self._words.emit(Opcode.MOVE, held, address, rank)
-            sources.append((held, rank))
+                self._words.emit(Opcode.MOVE, slot, address, rank)
+            sources.append((slot, rank))
         return sources
 
     def _rows(

@@ -115,9 +115,9 @@ def _details(instruction: Instruction) -> str:
         return f" {', '.join(instruction.graph.operators)}"
     details = []
     for one in fields(instruction):
-        held = getattr(instruction, one.name)
-        if one.name in _DETAILS and held != one.default and held != ():
-            details.append(f"{one.name}={held!r}" if one.name != "operation" else str(held))
+        value = getattr(instruction, one.name)
+        if one.name in _DETAILS and value != one.default and value != ():
+            details.append(f"{one.name}={value!r}" if one.name != "operation" else str(value))
     return f" {', '.join(details)}" if details else ""
 
 

@@ -144,26 +144,26 @@ class _Numbers:
         changed = {name: self._field(name, getattr(instruction, name)) for name in names}
         return replace(instruction, **changed)
 
-    def _field(self, name: str, held: Any) -> Any:
+    def _field(self, name: str, value: Any) -> Any:
         if name in _VALUES:
-            return self._numbers(held)
+            return self._numbers(value)
         if name in _FUNCTIONS:
-            return f"{self.name} {held}"
+            return f"{self.name} {value}"
         if name in _BLOCKS:
-            return self.block(held)
+            return self.block(value)
         if name == "cases":
-            return tuple((key, self.block(block)) for key, block in held)
+            return tuple((key, self.block(block)) for key, block in value)
         if name == "calls":
-            return tuple(map(self._call, held))
+            return tuple(map(self._call, value))
         if name == "numbers":
-            return tuple(replace(one, value=self.values[one.value]) for one in held)
-        return held
+            return tuple(replace(one, value=self.values[one.value]) for one in value)
+        return value
 
     def _call(self, call: KernelCall) -> KernelCall:
         buffers = (self.values[one] if isinstance(one, int) else one for one in call.buffers)
         return replace(call, buffers=tuple(buffers))
 
-    def _numbers(self, held: Any) -> Any:
-        if isinstance(held, tuple):
-            return tuple(None if number is None else self.values[number] for number in held)
-        return None if held is None else self.values[held]
+    def _numbers(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(None if number is None else self.values[number] for number in value)
+        return None if value is None else self.values[value]

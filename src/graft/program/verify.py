@@ -55,11 +55,11 @@ def verify_program(program: Program) -> None:
 
 
 def _check_names(kind: str, names: Iterable[str]) -> None:
-    seen: set[str] = set()
+    present: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in present:
             raise ProgramError(f"two {kind}s are named '{name}'")
-        seen.add(name)
+        present.add(name)
 
 
 def _check_value(value: Value, program: Program) -> None:
@@ -244,14 +244,14 @@ class _Verifier:
         own = {*segment.inputs, *segment.outputs, *self._constants.keys()}
         own |= set() if segment.guard_indices is None else {segment.guard_indices}
         pools = (self._program.pool, *segment.pools)
-        used: set[int] = set()
+        numbers: set[int] = set()
         for call in segment.calls:
             _check_call(call)
             for buffer in call.buffers:
                 if isinstance(buffer, Slot):
                     _check_slot(buffer, pools, call.symbol)
                 elif isinstance(buffer, int):
-                    used.add(buffer)
+                    numbers.add(buffer)
                     if buffer in self._constants:
                         _check_alignment(buffer, self._constants[buffer])
                     if buffer not in own:
@@ -260,7 +260,7 @@ class _Verifier:
                         raise ProgramError(f"{call.symbol}: the value {buffer} is no tensor")
         for number in segment.outputs:
             value = self._program.values[number]
-            if number not in used and value.slot is None and nbytes_of(value):
+            if number not in numbers and value.slot is None and nbytes_of(value):
                 raise ProgramError(f"no kernel writes '{value.name}'")
         self._guards(segment)
         unknown = {

@@ -257,18 +257,18 @@ def _topological_order(
     outputs: Iterable[Value], producer: dict[Value, Node], rank: Callable[[Node], Any]
 ) -> tuple[Node, ...]:
     """The nodes that the outputs need, sorted topologically and otherwise by `rank`."""
-    needed = _reachable(outputs, producer)
+    nodes = _reachable(outputs, producer)
     waiting: dict[Node, int] = {}
     followers: dict[Node, list[Node]] = {}
-    for node in needed:
+    for node in nodes:
         before = {producer[v] for v in node.args if v in producer}
         waiting[node] = len(before)
         for other in before:
             followers.setdefault(other, []).append(node)
-    ready = [(rank(node), number, node) for number, node in enumerate(needed) if not waiting[node]]
+    ready = [(rank(node), number, node) for number, node in enumerate(nodes) if not waiting[node]]
     heapq.heapify(ready)
     ordered: list[Node] = []
-    number = len(needed)
+    number = len(nodes)
     while ready:
         node = heapq.heappop(ready)[2]
         ordered.append(node)
@@ -277,17 +277,17 @@ def _topological_order(
             if not waiting[follower]:
                 number += 1
                 heapq.heappush(ready, (rank(follower), number, follower))
-    if len(ordered) < len(needed):
+    if len(ordered) < len(nodes):
         raise InternalError("a rewrite has made a cycle")
     return tuple(ordered)
 
 
 def _reachable(outputs: Iterable[Value], producer: dict[Value, Node]) -> list[Node]:
-    needed: dict[Node, None] = {}
+    result: dict[Node, None] = {}
     stack = [producer[value] for value in outputs if value in producer]
     while stack:
         node = stack.pop()
-        if node not in needed:
-            needed[node] = None
+        if node not in result:
+            result[node] = None
             stack.extend(producer[value] for value in node.args if value in producer)
-    return list(needed)
+    return list(result)

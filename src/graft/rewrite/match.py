@@ -207,7 +207,7 @@ class _Matcher:
     def upwards(self, path: Pattern, root: Value, child: _State) -> Iterator[tuple[Value, int]]:
         """The values that reach the root through nodes that match the path, nearest first, each
         with the number of values between."""
-        queue, seen = deque([(root, -1)]), {root}
+        queue, visited = deque([(root, -1)]), {root}
         while queue:
             value, passed = queue.popleft()
             node = self.producer(value)
@@ -217,8 +217,8 @@ class _Matcher:
                 if node is None or next(self.passed(path, value, state, child), None) is None:
                     continue
             for operand in node.args if node is not None else ():
-                if operand not in seen:
-                    seen.add(operand)
+                if operand not in visited:
+                    visited.add(operand)
                     queue.append((operand, passed + 1))
 
     def passed(self, path: Pattern, value: Value, state: _State, child: _State) -> Iterator[_State]:
@@ -265,14 +265,14 @@ class _Matcher:
 def between(first: Value, last: Value, producer: Producer) -> list[Value]:
     """The values on all paths from one value to another, without the two."""
     readers: dict[Value, list[Value]] = {}
-    seen, stack = {last}, [last]
+    visited, stack = {last}, [last]
     while stack:
         value = stack.pop()
         node = producer(value)
         for operand in node.args if node is not None else ():
             readers.setdefault(operand, []).append(value)
-            if operand not in seen and operand is not first:
-                seen.add(operand)
+            if operand not in visited and operand is not first:
+                visited.add(operand)
                 stack.append(operand)
     inside: dict[Value, None] = {}
     stack = [first]

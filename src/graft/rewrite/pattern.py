@@ -249,13 +249,13 @@ def fixed_attrs(pattern: Pattern) -> frozenset[str]:
 def _walk(pattern: Pattern, with_paths: bool = False) -> Iterator[Pattern]:
     """The pattern and all within it, each once, in the order in which it is written; `with_paths`
     also what variadic operands and nodes on the way to a dominator have to match."""
-    seen: set[Pattern] = set()
+    visited: set[Pattern] = set()
     waiting = [pattern]
     while waiting:
         one = waiting.pop()
-        if one in seen:
+        if one in visited:
             continue
-        seen.add(one)
+        visited.add(one)
         yield one
         match one:
             case OpIs():

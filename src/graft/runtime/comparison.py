@@ -95,12 +95,12 @@ def suspicion(arrays: Sequence[Array], iteration: int = 0) -> str:
         if not size or dtype.kind == "O":
             continue
         apart = -(-size // ELEMENTS)
-        looked = array.reshape(-1)[iteration % apart :: apart]
+        sample = array.reshape(-1)[iteration % apart :: apart]
         if dtype.kind == "c":
-            looked = np.abs(looked)
+            sample = np.abs(sample)
         elif dtype.kind not in "biuf" or dtype == np.float16:  # slow in NumPy, or not known to it
-            looked = looked.astype(np.float32)
-        least, largest = np.minimum.reduce(looked), np.maximum.reduce(looked)
+            sample = sample.astype(np.float32)
+        least, largest = np.minimum.reduce(sample), np.maximum.reduce(sample)
         if not (-np.inf < least and largest < np.inf):  # nor is NaN
             return f"result {index} is not finite"
         if least == largest and size >= _FEWEST:

@@ -147,7 +147,7 @@ class Devices:
             memory = self.take(target, run)
         else:
             memory = _outputs((target,), (step.target,), region.guard.is_supervised, run)[0]
-        begun = time.perf_counter()
+        start = time.perf_counter()
         if device is None:
             np.copyto(memory, data)
         else:
@@ -158,7 +158,7 @@ class Devices:
                 modelled = region.transfer_seconds(nbytes_of(target))
                 _record(run.recorder, Spent(modelled, 0.0, 0.0, simulated=True))
                 return memory
-        _record(run.recorder, Spent(time.perf_counter() - begun, 0.0, 0.0))
+        _record(run.recorder, Spent(time.perf_counter() - start, 0.0, 0.0))
         return memory
 
 

@@ -376,8 +376,8 @@ def _jumps(code: Code, frame: Word, opcode: Word, pc: Word, pc_variable: Variabl
         differ = code.load(operand(0)).is_("ne", code.load(operand(1)))
         pc_variable.become(differ.choose(operand(2), after(Opcode.DIFFER)))
     with code.when(opcode.is_("eq", Opcode.CHANGED)):
-        known = code.call("graft.known", operand(0))
-        pc_variable.become(known.is_("ne", 0).choose(operand(1), after(Opcode.CHANGED)))
+        is_known = code.call("graft.known", operand(0))
+        pc_variable.become(is_known.is_("ne", 0).choose(operand(1), after(Opcode.CHANGED)))
     with code.when(opcode.is_("eq", Opcode.UPTO)):
         _spend(code, frame, pc)
         reached = code.load(operand(0)).is_("sge", code.load(operand(1)))

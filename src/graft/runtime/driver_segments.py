@@ -77,9 +77,9 @@ def _prepare() -> str:
         _add_up(code, frame, segment)
     arena = code.load(word_of(code, segment, Segment.ARENA_BYTES))
     scratch = code.load(word_of(code, segment, Segment.SCRATCH_BYTES))
-    needed = arena + scratch * word_of(code, frame, Header.THREADS)
-    with code.when(needed.is_("sgt", word_of(code, frame, Header.ARENA_BYTES))):
-        _grow(code, frame, needed)
+    nbytes = arena + scratch * word_of(code, frame, Header.THREADS)
+    with code.when(nbytes.is_("sgt", word_of(code, frame, Header.ARENA_BYTES))):
+        _grow(code, frame, nbytes)
     base = word_of(code, frame, Header.ARENA)
     moved = base.is_("ne", word_of(code, segment, Segment.BASE))
     with code.when(moved | is_new):
@@ -145,16 +145,16 @@ def _at_most(code: Code, word: Word, limit: Word | int) -> Word:
     return word.is_("sgt", limit).choose(limit, word)
 
 
-def _grow(code: Code, frame: Word, needed: Word) -> None:
+def _grow(code: Code, frame: Word, nbytes: Word) -> None:
     """Let the arena be larger."""
     old = word_of(code, frame, Header.ARENA)
     with code.when(old.is_("ne", 0)):
         code.call("graft.release", frame, old - BUFFER_BYTES, result="void")
         put_word(code, 0, frame, Header.ARENA)
         put_word(code, 0, frame, Header.ARENA_BYTES)
-    data = code.call(ALLOCATE, frame, needed)
+    data = code.call(ALLOCATE, frame, nbytes)
     with code.when(data.is_("eq", 0)):
-        put_word(code, needed, frame, Header.DETAIL)
+        put_word(code, nbytes, frame, Header.DETAIL)
         code.give(Status.MEMORY)
     put_word(code, data, frame, Header.ARENA)
     capacity = code.load(data - BUFFER_BYTES, Buffer.CAPACITY * WORD)
@@ -292,8 +292,8 @@ def _segment() -> str:
     code.call("graft.run", frame, start, last.now - first.now, team.now, result="void")
     with code.when(begin.now.is_("ne", 0)):
         code.call("graft.compare", segment, team.now, begin.now, result="void")
-    known = total.now.is_("slt", UNKNOWN_WORK).choose(total.now, 0)
-    budget = word_of(code, frame, Header.BUDGET) - known - (last.now - first.now) * _CALL_WORK
+    work_done = total.now.is_("slt", UNKNOWN_WORK).choose(total.now, 0)
+    budget = word_of(code, frame, Header.BUDGET) - work_done - (last.now - first.now) * _CALL_WORK
     put_word(code, budget, frame, Header.BUDGET)
     with code.when(last.now.is_("slt", count)):
         put_word(code, last.now, segment, Segment.NEXT)

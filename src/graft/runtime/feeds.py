@@ -162,7 +162,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def check_writable(outputs: Mapping[str, Array]) -> None:
     """Refuse, by the outputs' names, what no results can be written into."""
-    seen: list[Array] = []
+    arrays: list[Array] = []
     for name, array in outputs.items():
         if not isinstance(array, np.ndarray):
             raise UserError(
@@ -171,9 +171,9 @@ def check_writable(outputs: Mapping[str, Array]) -> None:
             )
         if not array.flags.writeable:
             raise UserError(f"the array for the output '{name}' is read-only")
-        if any(np.may_share_memory(array, other) for other in seen):
+        if any(np.may_share_memory(array, other) for other in arrays):
             raise UserError(f"the array for the output '{name}' overlaps another output's")
-        seen.append(array)
+        arrays.append(array)
 
 
 def store_outputs(

@@ -251,7 +251,7 @@ class Guard:
     ) -> Spent:
         """Run on the accelerator and on the host, and compare."""
         host = region.host_runner()  # which may have to be made first
-        begun = time.perf_counter()
+        start = time.perf_counter()
         operands = self._reach(region, memory.space, lambda: memory.copies(inputs, memory.inputs))
         expected = memory.empty(outputs)
         poison(expected)
@@ -264,14 +264,14 @@ class Guard:
         except Exception:
             self._restore(region, inputs, operands, memory)
             raise
-        ended = time.perf_counter()
+        end = time.perf_counter()
         results = self._reach(region, memory.space, lambda: memory.arrays(outputs, memory.outputs))
         if self._restore(region, inputs, operands, memory):
             raise CaughtError(Fault.OVERWROTE, "it wrote over its inputs")
         region.deliver(host(operands, expected), expected)
         self._compare(region, results, expected)
-        seconds = time.perf_counter() - begun
-        self._budget.count_shadow(seconds - (ended - started))
+        seconds = time.perf_counter() - start
+        self._budget.count_shadow(seconds - (end - started))
         return spent
 
     def _restore(
@@ -292,23 +292,23 @@ class Guard:
         self, region: Region, inputs: Sequence[Array], outputs: Sequence[Array], is_poisoned: bool
     ) -> None:
         """A cheap look at the results; where they are odd the host is asked."""
-        begun = time.perf_counter()
+        start = time.perf_counter()
         missing = unwritten(outputs) if is_poisoned else ""
         if missing:
             raise CaughtError(Fault.UNWRITTEN, missing)
         odd = suspicion(outputs, next(self._looks))
-        self._budget.count_look(time.perf_counter() - begun)
+        self._budget.count_look(time.perf_counter() - start)
         if not odd or not region.has_host:
             return
         if self._false_alarms >= _FALSE_ALARMS and not self._budget.affords_shadow():
             return
         host = region.host_runner()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         expected = HOST_MEMORY.empty(outputs)
         region.deliver(host(inputs, expected), expected)
         self._compare(region, outputs, expected)
         self._false_alarms += 1
-        self._budget.count_shadow(time.perf_counter() - begun)
+        self._budget.count_shadow(time.perf_counter() - start)
 
     def _compare(self, region: Region, results: Sequence[Array], expected: Sequence[Array]) -> None:
         difference = find_difference(results, expected, region.rounding)
@@ -328,12 +328,12 @@ class Guard:
         operands = (*inputs, *outputs)
         seconds = self._deadline.seconds(operands)
         in_host_memory = memory is HOST_MEMORY
-        begun = time.perf_counter()
+        start = time.perf_counter()
         if region.keeps_deadlines:
             spent = contained(partial(region.accelerate, inputs, outputs, in_host_memory, seconds))
         else:
             spent = _bounded(seconds, partial(region.accelerate, inputs, outputs, in_host_memory))
-        seconds_spent = time.perf_counter() - begun
+        seconds_spent = time.perf_counter() - start
         self._deadline.count(seconds_spent, operands)
         self._budget.count_run(seconds_spent)
         return spent
@@ -370,7 +370,7 @@ class Guard:
         expected: Sequence[Array] | None = None,
     ) -> Spent:
         """Run on the host, unless its results are known already."""
-        begun = time.perf_counter()
+        start = time.perf_counter()
         execution = 0.0
         if expected is None:
             if memory is HOST_MEMORY:
@@ -382,7 +382,7 @@ class Guard:
             execution = region.compute(operands, expected).execution
         known = expected
         self._reach(region, memory.space, lambda: memory.store(known, outputs))
-        return Spent(time.perf_counter() - begun - execution, 0.0, execution)
+        return Spent(time.perf_counter() - start - execution, 0.0, execution)
 
     def _reach(self, region: Region, space: str, task: Callable[[], T]) -> T:
         """Read or write operands; a device that fails, or is late, is lost."""
@@ -398,8 +398,8 @@ class Guard:
 class _Deadline:
     """How long a run may take: as asked, or by what runs took before."""
 
-    def __init__(self, asked: float | None) -> None:
-        self._asked = asked
+    def __init__(self, seconds: float | None) -> None:
+        self._asked = seconds
         self._longest, self._bytes = 0.0, 1
 
     def seconds(self, operands: Sequence[Any]) -> float:

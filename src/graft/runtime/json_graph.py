@@ -147,15 +147,15 @@ def attributes_of(kernel: Kernel, operands: int) -> frozenset[str]:
 def _parameters(kernel: Kernel, operands: int) -> list[Parameter]:
     """The parameters of a kernel beyond its operands."""
     try:
-        known = (
+        types = (
             () if isinstance(kernel, np.ufunc) else inspect.signature(kernel).parameters.values()
         )
     except (TypeError, ValueError):
-        known = ()
+        types = ()
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [one for one in known if one.kind in by_position]
+    positional = [one for one in types if one.kind in by_position]
     named = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
-    return [*positional[operands:], *(one for one in known if one.kind in named)]
+    return [*positional[operands:], *(one for one in types if one.kind in named)]
 
 
 def cast(data: Array, dtype: str) -> Array:
@@ -249,8 +249,8 @@ class Interpreter:
 def _check_parameters(kernel: Kernel, node: JsonNode, arguments: Mapping[str, Any]) -> None:
     """Refuse a kernel that needs what a node has not."""
     for one in _parameters(kernel, len(node.inputs)):
-        needed = one.kind is not Parameter.VAR_KEYWORD and one.default is Parameter.empty
-        if needed and one.name not in arguments:
+        is_required = one.kind is not Parameter.VAR_KEYWORD and one.default is Parameter.empty
+        if is_required and one.name not in arguments:
             operators = "+".join(node.ops) or node.op
             attrs = ", ".join(node.attrs) or "no attributes"
             raise TypeError(

@@ -134,8 +134,8 @@ def _laid_out(
         if access & mmap.PROT_EXEC:
             layout.stubs = {name: layout.reserve(_STUB_BYTES, _STUB_BYTES) for name in imports}
         elif not access & mmap.PROT_WRITE:
-            held = dict.fromkeys(_held_in_words(objects))
-            layout.words = {one: layout.reserve(_WORD_BYTES, _WORD_BYTES) for one in held}
+            symbols = dict.fromkeys(_held_in_words(objects))
+            layout.words = {one: layout.reserve(_WORD_BYTES, _WORD_BYTES) for one in symbols}
         parts.append((start, layout.size, access))
     return layout, parts
 

@@ -29,8 +29,8 @@ def missing(provider: str) -> str:
     lacks = lacking(PACKAGE, PACKAGE)
     if lacks or provider in providers():
         return lacks
-    wanted = f"ONNX Runtime has no '{provider}' here" if provider else "name a provider"
-    return f"{wanted}: there are {', '.join(f'ort:{name}' for name in providers())}"
+    reason = f"ONNX Runtime has no '{provider}' here" if provider else "name a provider"
+    return f"{reason}: there are {', '.join(f'ort:{name}' for name in providers())}"
 
 
 @cache

@@ -129,25 +129,25 @@ class Region:
         # lists and arrays of its own, for it may take the former apart and reshape the latter
         inputs, outputs = list(map(_handed_over, inputs)), list(map(_handed_over, outputs))
         arguments = inputs.copy(), outputs.copy()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         results = runner(*arguments, *(() if deadline is None else (deadline,)))
-        ended = time.perf_counter()
+        end = time.perf_counter()
         copying = 0.0
         if not in_host_memory:
             refuse_arrays(results)
         elif results is not None:
             deliver(results, outputs, self.name)
-            copying = time.perf_counter() - ended
+            copying = time.perf_counter() - end
         if self.simulated:
             return self._modelled
-        return Spent(copying, 0.0, ended - begun)
+        return Spent(copying, 0.0, end - start)
 
     def compute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Spent:
         """Run on the host, on arrays in its memory."""
         runner = self.host_runner()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         self.deliver(runner(inputs, outputs), outputs)
-        return Spent(0.0, 0.0, time.perf_counter() - begun)
+        return Spent(0.0, 0.0, time.perf_counter() - start)
 
     def deliver(self, results: Sequence[Array] | None, outputs: Sequence[Array]) -> None:
         """Copy results that were returned instead of written into `outputs`."""

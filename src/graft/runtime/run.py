@@ -30,9 +30,9 @@ class Values:
         if number in self._constants:
             return self._constants[number]
         if number in self._native:
-            held = self._held.get(number)
-            if held is not None and self.frame.address(number):
-                return held
+            value = self._held.get(number)
+            if value is not None and self.frame.address(number):
+                return value
             return self.frame.view(number)
         return self.objects.get(number)
 

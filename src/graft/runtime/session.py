@@ -209,8 +209,8 @@ class Session:
             for dim, extent in zip(value.shape or (), np.shape(data), strict=False):
                 by_key.setdefault(bare_symbol(dim) or "", extent)
         key = tuple(by_key[name] for name in switch.symbols)
-        known = any(key == sizes for sizes, _ in switch.cases)
-        return variant_name(switch.symbols, key) if known else ""
+        is_listed = any(key == sizes for sizes, _ in switch.cases)
+        return variant_name(switch.symbols, key) if is_listed else ""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to a `.graft` file, which `graft.load` reads.

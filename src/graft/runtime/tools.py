@@ -24,15 +24,15 @@ def run_tool(
     fails or is not there, an error of the text `refusal` and what it says of the reason."""
     environment = os.environ | (variables or {})
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd=folder, env=environment
         )
     except OSError as error:
         raise UserError(f"{refusal}: {error}") from None
-    if done.returncode:
-        first, *more = done.stderr.splitlines()[:_SHOWN_LINES] or ["it does not say why"]
+    if process.returncode:
+        first, *more = process.stderr.splitlines()[:_SHOWN_LINES] or ["it does not say why"]
         raise UserError(f"{refusal}: {first}", details=more)
-    return done.stdout
+    return process.stdout
 
 
 def open_library(code: bytes, what: str) -> ctypes.CDLL:

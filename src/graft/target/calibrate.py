@@ -90,12 +90,12 @@ def calibrated(
     if os.environ.get(SWITCH) == "0":
         return known
     path = default_folder() / MACHINES_FOLDER / f"{_key(known.machine, cpu, features)}.json"
-    kept = _read(path)
-    numbers = measure(known.machine, features, registers) if kept is None else kept
+    stored = _read(path)
+    numbers = measure(known.machine, features, registers) if stored is None else stored
     if not numbers.keys() >= {*BETWEEN_CORES} and available_cores() > 1:
         # An earlier process may have had one core only.
         numbers = numbers | measure_between(known.machine, features, numbers.get("clock", 0))
-    if numbers != kept:
+    if numbers != stored:
         keep_text(path, json.dumps(numbers, indent=1))
     return with_measured(known, numbers)
 

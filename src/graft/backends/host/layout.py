@@ -217,8 +217,8 @@ def _with_kernels(
     operands = [group.outer(value) for value in group.reads() if value not in group.constants]
 
     @cache
-    def has_kernel(result: int, chosen: frozenset[tuple[Value, int]]) -> bool:
-        blocks = dict(chosen)
+    def has_kernel(result: int, layouts: frozenset[tuple[Value, int]]) -> bool:
+        blocks = dict(layouts)
         stores = {value: context.stored(value, blocks.get(value, 0)) for value in operands}
         stores |= {value: context.stored(value, result) for value in group.node.outputs}
         return refusal(group, stores, context.target) is None
@@ -307,13 +307,13 @@ def _halos(groups: Sequence[Group]) -> dict[Value, _Border]:
         weight = weight_shape(group, conv) if is_image(value) else None
         if weight is None or unfit_extents(conv, weight[2:]) is not None:
             continue
-        needed = read_halo(conv, weight, group.algorithm)
+        width = read_halo(conv, weight, group.algorithm)
         fill = (zero_point_of(group, conv) or 0) if conv.op.name == INTEGER else 0
         border = borders.get(value, _Border())
         if not any(border.halo):
             border = _Border(fill=fill)
         if fill == border.fill:
-            borders[value] = _Border(_wider(border.halo, needed), fill)
+            borders[value] = _Border(_wider(border.halo, width), fill)
     for group in reversed(groups):
         if cuts(group.node) is not None:  # ranges of an image lie within its halo
             whole = group.node.args[0]

@@ -48,8 +48,8 @@ def computes_in() -> tuple[DType, ...]:
     """What it computes in on this processor; float32 alone where it is not there to be asked."""
     if missing():
         return (DType.FLOAT32,)
-    known = core().get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")
-    return tuple(dtype for dtype, (capability, _) in _PRECISIONS.items() if capability in known)
+    names = core().get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")
+    return tuple(dtype for dtype, (capability, _) in _PRECISIONS.items() if capability in names)
 
 
 def compile_model(

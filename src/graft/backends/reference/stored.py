@@ -47,8 +47,8 @@ def value_of(value: Value) -> ProgramValue:
     if not isinstance(type_, TensorType):
         return ProgramValue(value.name, type=onnx_type(type_), element=_element(type_))
     shape = [dim for dim in type_.shape or () if not isinstance(dim, Unknown)]
-    known = type_.shape is not None and len(shape) == len(type_.shape)
-    extents = tuple(shape) if known else None
+    has_rank = type_.shape is not None and len(shape) == len(type_.shape)
+    extents = tuple(shape) if has_rank else None
     if type_.dtype is DType.STRING:
         return ProgramValue(value.name, None, extents, onnx_type(type_))
     return ProgramValue(value.name, type_.dtype, extents, alignment=type_.dtype.numpy.itemsize)

@@ -44,8 +44,8 @@ class CSourceBackend(Backend):
 
     def missing(self) -> str:
         if compiler() is None:
-            looked = ", ".join(COMPILERS)
-            return f"it needs a C compiler, and $CC, {looked} are not there: install gcc or clang"
+            names = ", ".join(COMPILERS)
+            return f"it needs a C compiler, and $CC, {names} are not there: install gcc or clang"
         return ""
 
     def source(self, region: Graph) -> Source:
@@ -64,8 +64,8 @@ class CSourceBackend(Backend):
 
 def compiler() -> str | None:
     """The C compiler of this machine: $CC, or the first that is found."""
-    chosen = os.environ.get("CC")
-    names = (chosen,) if chosen else COMPILERS
+    named = os.environ.get("CC")
+    names = (named,) if named else COMPILERS
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
@@ -74,10 +74,10 @@ def instruction_set(flags: tuple[str, ...]) -> c_source.InstructionSet:
     """What code compiled with these flags may use, by the macros that the compiler defines, as
     __AVX2__ where it may use AVX2."""
     command = [str(compiler()), *flags, "-dM", "-E", "-x", "c", os.devnull]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    macros = {_plain(line.split()[1]) for line in done.stdout.splitlines() if " " in line}
-    used = sorted(name for name in host_features() if _plain(name) in macros)
-    return c_source.InstructionSet(host_architecture(), tuple(used))
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    macros = {_plain(line.split()[1]) for line in process.stdout.splitlines() if " " in line}
+    features = sorted(name for name in host_features() if _plain(name) in macros)
+    return c_source.InstructionSet(host_architecture(), tuple(features))
 
 
 def _plain(name: str) -> str:
@@ -89,8 +89,8 @@ def compile_c(text: str, flags: Sequence[str] = FLAGS) -> bytes:
     """C source as a shared object."""
     program = compiler()
     if program is None:
-        looked = os.environ.get("CC") or ", ".join(COMPILERS)
-        raise UserError(f"there is no C compiler ({looked})", hint="install gcc or clang")
+        names = os.environ.get("CC") or ", ".join(COMPILERS)
+        raise UserError(f"there is no C compiler ({names})", hint="install gcc or clang")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "region.c").write_text(text, encoding="utf-8")
         command = [program, *flags, "region.c", "-o", "region.so", "-lm"]

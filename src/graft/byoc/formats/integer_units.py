@@ -99,8 +99,8 @@ def coded(node: Node, graph: Graph) -> Coded:
     if not np.all((scale > 0) & (scale < math.inf)):
         raise UnsupportedError("a scale is not positive")
     zeros = zero[0].astype(np.int64) if zero else np.zeros((), np.int64)
-    known = graph.constants.get(value)
-    array = None if known is None else known.array
+    literal = graph.constants.get(value)
+    array = None if literal is None else literal.array
     return Coded(value, scale.astype(np.float64), zeros, node.attrs.axis, array)
 
 
@@ -263,8 +263,8 @@ def layer_sums(unit: Unit, wide: bool = False) -> LayerSums:
     axis = 1 if unit.operator.op.name == "nn.conv2d_transpose" else 0
     weights = np.moveaxis(kernel.weights(axis), axis, 0)
     if not wide and (weights.min() < -SIGN or weights.max() >= SIGN):
-        found = f"{weights.min()} to {weights.max()}"
-        raise UnsupportedError(f"weights minus their zero point are {found}, and not int8")
+        extremes = f"{weights.min()} to {weights.max()}"
+        raise UnsupportedError(f"weights minus their zero point are {extremes}, and not int8")
     steps = np.broadcast_to(data.step * kernel.scale.reshape(-1), len(weights))
     bias = np.zeros(len(weights))
     if unit.bias is not None:
@@ -309,26 +309,26 @@ def looked_up(unit: Unit) -> tuple[Coded, Array]:
     """Of a unit that is a function of single elements of one tensor, that tensor, and the codes of
     all that a byte of it can stand for, by the operators' own meaning."""
     graph = unit.graph
-    known: dict[Value, Array] = {
+    arrays: dict[Value, Array] = {
         value: one.array.reshape(())
         for value, one in graph.constants.items()
         if one.array.size == 1
     }
-    data = [n for n in unit.nodes if n.op.name == "qnn.dequantize" and n.args[0] not in known]
+    data = [n for n in unit.nodes if n.op.name == "qnn.dequantize" and n.args[0] not in arrays]
     if len(data) != 1:
         raise UnsupportedError("a table has one operand")
     source = coded(data[0], graph)
     info, shape = np.iinfo(source.value.dtype.numpy), extents(source.value)
-    known[source.value] = np.arange(info.min, info.max + 1).astype(source.value.dtype.numpy)
+    arrays[source.value] = np.arange(info.min, info.max + 1).astype(source.value.dtype.numpy)
     for node in unit.nodes:
-        is_number = all(known[one].ndim == 0 for one in node.args if one in known)
+        is_number = all(arrays[one].ndim == 0 for one in node.args if one in arrays)
         is_simple = node.op.kind.is_pointwise and (is_number or extents(node.output) == shape)
-        if not is_simple or not set(node.args) <= set(known):
+        if not is_simple or not set(node.args) <= set(arrays):
             raise UnsupportedError(f"{node.op.name} is no function of single elements")
         with np.errstate(all="ignore"):
-            (result,) = run_op(node.op, node.attrs, [known[one] for one in node.args])
-        known[node.output] = np.asarray(result)
-    return source, known[unit.result]
+            (result,) = run_op(node.op, node.attrs, [arrays[one] for one in node.args])
+        arrays[node.output] = np.asarray(result)
+    return source, arrays[unit.result]
 
 
 _MOST_SHIFT = 62  # bits that a requantisation shifts by

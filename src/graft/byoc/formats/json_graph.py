@@ -51,10 +51,10 @@ class JsonBackend(Backend):
         for kernel in self.kernels:
             if kernel not in names and kernel not in OPS:
                 close = _nearest(kernel, (*names, *OPS))
-                meant = f"; did you mean {close}?" if close else ""
+                suggestion = f"; did you mean {close}?" if close else ""
                 raise UserError(
                     f"the kernel '{kernel}' is neither a pattern of {self.name} nor an"
-                    f" operator{meant}"
+                    f" operator{suggestion}"
                 )
 
     def supports(self, match: Match) -> Refusal | None:

@@ -72,9 +72,9 @@ def _scores(writer: Writer, node: Node, query: Value, key: Value) -> str:
     heads = _groups(node)
     if heads is not None:
         scaled = _reshape(writer, node, "query_by_group", scaled, [*heads, extents(query)[3]])
-    turned = writer.name(node, "key_transposed")
-    writer.emit("Transpose", [key.name], [turned], perm=[0, 1, 3, 2])
-    scores = _emit(writer, node, "scores", "MatMul", scaled, turned)
+    transposed = writer.name(node, "key_transposed")
+    writer.emit("Transpose", [key.name], [transposed], perm=[0, 1, 3, 2])
+    scores = _emit(writer, node, "scores", "MatMul", scaled, transposed)
     if heads is not None:
         shape = [*extents(query)[:3], extents(key)[2]]
         scores = _reshape(writer, node, "scores_by_head", scores, shape)

@@ -134,19 +134,19 @@ def _dense(writer: Writer, node: Node) -> None:
         writer.emit("Gemm", names(node.inputs), names(node.outputs), transB=1)
         return
     data, weight = node.args
-    turned = writer.name(node, "weight")
-    writer.emit("Transpose", [weight.name], [turned], perm=[1, 0])
-    writer.emit("MatMul", [data.name, turned], names(node.outputs))
+    transposed = writer.name(node, "weight")
+    writer.emit("Transpose", [weight.name], [transposed], perm=[1, 0])
+    writer.emit("MatMul", [data.name, transposed], names(node.outputs))
 
 
 @writes("nn.batch_matmul")
 def _batch_matmul(writer: Writer, node: Node) -> None:
     operands = []
     flags = (node.attrs.transpose_a, node.attrs.transpose_b)
-    for value, turned in zip(node.args, flags, strict=True):
+    for value, is_transposed in zip(node.args, flags, strict=True):
         rank = len(value.tensor.shape or ())
         name = value.name
-        if turned and rank > 1:
+        if is_transposed and rank > 1:
             name = writer.name(node, "turned")
             order = [*range(rank - 2), rank - 1, rank - 2]
             writer.emit("Transpose", [value.name], [name], perm=order)
@@ -214,8 +214,8 @@ def _target_shape(node: Node) -> list[int]:
     before, after = node.args[0].tensor.shape or (), node.output.tensor.shape or ()
     result = []
     for axis, dim in enumerate(after):
-        kept = axis < len(before) and before[axis] == dim
-        result.append(dim if isinstance(dim, int) else 0 if kept else -1)
+        is_same = axis < len(before) and before[axis] == dim
+        result.append(dim if isinstance(dim, int) else 0 if is_same else -1)
     if result.count(-1) > 1 or (0 in after and not node.output.tensor.is_static):
         raise UnsupportedError(f"ONNX has no shape for {node.output.type}", node.location)
     return result
@@ -237,12 +237,12 @@ def _layout_transform(writer: Writer, node: Node) -> None:
     shape = tuple(extents(node.args[0]))
     way = rearrangement(node.attrs.src_layout, node.attrs.dst_layout, shape)
     split, _, result = way.extents
-    apart, turned = f"{node.output.name}.apart", f"{node.output.name}.turned"
+    apart, transposed = f"{node.output.name}.apart", f"{node.output.name}.turned"
     before = writer.integers(node, "apart_shape", split)
     writer.emit("Reshape", [node.args[0].name, before], [apart], allowzero=1)
-    writer.emit("Transpose", [apart], [turned], perm=list(way.axes))
+    writer.emit("Transpose", [apart], [transposed], perm=list(way.axes))
     after = writer.integers(node, "shape", result)
-    writer.emit("Reshape", [turned, after], names(node.outputs), allowzero=1)
+    writer.emit("Reshape", [transposed, after], names(node.outputs), allowzero=1)
 
 
 @writes("concatenate")

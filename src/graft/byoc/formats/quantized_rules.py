@@ -108,8 +108,8 @@ def _range(site: Site, node: Node | None) -> tuple[float, float, float] | None:
 
 def _widened(site: Site, value: Value) -> Value | None:
     """Floats that were dequantised from bytes, exactly, from codes of 16 bits in finer steps."""
-    known = _range(site, site.producer(value))
-    return _through_16_bits(site, value, known[0] / 256, known[1]) if known else None
+    bounds = _range(site, site.producer(value))
+    return _through_16_bits(site, value, bounds[0] / 256, bounds[1]) if bounds else None
 
 
 def _through_16_bits(site: Site, value: Value, scale: float, low: float) -> Value:

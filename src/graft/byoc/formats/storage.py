@@ -50,10 +50,10 @@ class Storage:
         large = [axis for axis in self.order if self.shape[axis] > 1]
         return large == sorted(large) and not self.pad
 
-    def serves(self, wanted: Storage) -> bool:
+    def serves(self, other: Storage) -> bool:
         """Whether memory in this form is in the other one as well."""
-        large = [[a for a in one.order if one.shape[a] > 1] for one in (self, wanted)]
-        return self.dtype is wanted.dtype and large[0] == large[1] and self.pad == wanted.pad
+        large = [[a for a in one.order if one.shape[a] > 1] for one in (self, other)]
+        return self.dtype is other.dtype and large[0] == large[1] and self.pad == other.pad
 
     def pack(self, array: Array) -> Array:
         """A constant in this form."""

@@ -251,9 +251,9 @@ def _try_together(tally: _Tally, accepted: Sequence[tuple[Entry, _Tally]], examp
                 dtype = None  # these patterns may not fit together in it
             entries = [e for e, one in accepted if dtype is None or dtype in one.dtypes]
             draw = Draw(f"{tally.seed} {COMBINED} {number} {redraw}", plain=True, dtype=dtype)
-            chosen = [draw.among(entries) for _ in range(draw.between(2, 4))]
+            sample = [draw.among(entries) for _ in range(draw.between(2, 4))]
             try:
-                graph = synthesize([entry.formula.pattern for entry in chosen], draw)
+                graph = synthesize([entry.formula.pattern for entry in sample], draw)
             except UnbuildableError:
                 continue
             if not tally.offer(graph).useless:

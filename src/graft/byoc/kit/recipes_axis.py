@@ -69,11 +69,11 @@ def _scatter(draw: Draw, op: Op, fixed: Fixed) -> Call:
     data = first(draw, fixed, draw.between(1, 3))
     shape = list(extents(data))
     axis = draw.between(0, len(shape) - 1)
-    chosen = draw.shuffled(range(shape[axis]))[: draw.between(1, shape[axis])]
-    shape[axis] = len(chosen)
+    positions = draw.shuffled(range(shape[axis]))[: draw.between(1, shape[axis])]
+    shape[axis] = len(positions)
     column = [1] * len(shape)
-    column[axis] = len(chosen)
-    indices = np.broadcast_to(np.array(chosen, np.int64).reshape(column), shape)
+    column[axis] = len(positions)
+    indices = np.broadcast_to(np.array(positions, np.int64).reshape(column), shape)
     updates = TensorType(data.dtype, tuple(shape))
     return Call((data, _type_of(indices), updates), {"axis": axis}, {1: indices})
 

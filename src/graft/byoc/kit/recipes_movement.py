@@ -36,8 +36,8 @@ def _reduce(draw: Draw, op: Op, fixed: Fixed) -> Call:
     signed = tuple(axis - rank if draw.chance(0.3) else axis for axis in axes)
     if rank == 4 and draw.chance(0.3):
         signed = (2, 3)
-    chosen: dict[str, Any] = {"axes": None if draw.chance(0.15) else signed}
-    return Call((data,), {**chosen, "keepdims": draw.chance(0.5)})
+    attributes: dict[str, Any] = {"axes": None if draw.chance(0.15) else signed}
+    return Call((data,), {**attributes, "keepdims": draw.chance(0.5)})
 
 
 @recipe("reshape")

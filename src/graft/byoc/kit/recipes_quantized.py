@@ -40,8 +40,8 @@ def _quantization(draw: Draw, op: Op, fixed: Fixed) -> Call:
     types = (data, TensorType(DType.FLOAT32, own), TensorType(narrow, own))
     attrs: dict[str, Any] = {"dtype": narrow} if op.name == "qnn.quantize" else {}
     attrs |= {"axis": axis} if per_channel and axis != 1 else {}
-    chosen = {position: array for position, array in contents.items() if position < count}
-    return Call(types[:count], attrs, chosen)
+    operands = {position: array for position, array in contents.items() if position < count}
+    return Call(types[:count], attrs, operands)
 
 
 @recipe("qnn.conv1d", "qnn.conv2d", "qnn.conv3d", "qnn.dense")

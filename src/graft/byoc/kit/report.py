@@ -91,9 +91,9 @@ class Report:
     def summary(self) -> str:
         """The report in one line."""
         every = (*self.patterns, self.combined)
-        tried, accepted = sum(p.tried for p in every), sum(p.accepted for p in every)
+        total, accepted = sum(p.tried for p in every), sum(p.accepted for p in every)
         return (
-            f"{self.backend} {self.version}: {len(self.patterns)} patterns, {tried} graphs tried,"
+            f"{self.backend} {self.version}: {len(self.patterns)} patterns, {total} graphs tried,"
             f" {accepted} accepted, {len(self.failures)} failures (seed {self.seed})"
         )
 

@@ -124,11 +124,11 @@ def _smaller_shapes(graph: Graph) -> Iterator[Graph]:
     mixed = [
         list(pair) for pair in combinations(positions, 2) if sizes[pair[0]] > sizes[pair[1]] > 1
     ]
-    for chosen in (*by_size, *singles, *pairs, *mixed):
-        least = min(sizes[key] for key in chosen)
+    for extents in (*by_size, *singles, *pairs, *mixed):
+        least = min(sizes[key] for key in extents)
         for target in dict.fromkeys((1, 2, least // 2, least - 1)):
             if 0 < target < least:
-                shrunk = _rebuilt(graph, dict.fromkeys(chosen, target), {})
+                shrunk = _rebuilt(graph, dict.fromkeys(extents, target), {})
                 if shrunk is not None:
                     yield shrunk
     for large, small in permutations(positions, 2):  # channels, and those of a group
@@ -161,16 +161,16 @@ def _plainer_attrs(graph: Graph) -> Iterator[Graph]:
                         yield shrunk
 
 
-def _fitting(graph: Graph, gone: Any) -> Iterator[dict[tuple[Value, int], int]]:
+def _fitting(graph: Graph, old_node: Any) -> Iterator[dict[tuple[Value, int], int]]:
     """Extents that may go with an attribute's default: divided by what it was, as channels are by
     groups, or a little larger, in place of padding."""
     sizes = _sizes(graph)
-    if type(gone) is int and gone > 1:
-        divisible = [key for key, size in sizes.items() if size and size % gone == 0]
+    if type(old_node) is int and old_node > 1:
+        divisible = [key for key, size in sizes.items() if size and size % old_node == 0]
         for count in (1, 2, 3):
-            for chosen in combinations(divisible, count):
-                yield {key: sizes[key] // gone for key in chosen}
-    elif isinstance(gone, tuple):
+            for axes in combinations(divisible, count):
+                yield {key: sizes[key] // old_node for key in axes}
+    elif isinstance(old_node, tuple):
         for key, size in sizes.items():
             yield from ({key: size + more} for more in (1, 2))
 

@@ -196,15 +196,15 @@ def unknown_operator(node: onnx.NodeProto, opset: int, location: Location) -> Us
 
 def check_attributes(node: onnx.NodeProto) -> None:
     """Refuse attributes that are given twice, or that refer to a function where there is none."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for attribute in node.attribute:
         name, reference = attribute.name, attribute.ref_attr_name
-        if name in seen:
+        if name in names:
             raise ModelError(f"attribute '{name}' of {node.op_type} is given twice")
         if reference:
             message = f"attribute '{name}' of {node.op_type} refers to '{reference}' of a function"
             raise ModelError(f"{message}, but is in none")
-        seen.add(name)
+        names.add(name)
 
 
 def check_call(
@@ -261,11 +261,11 @@ def _with_typed_attributes(
         error = ModelError(
             f"attribute '{attribute.name}' of {node.op_type} has a wrong type", location
         )
-        meant = [name for name, kind in kinds.items() if kind == attribute.type]
-        if node.op_type != "Constant" or len(meant) != 1 or len(node.attribute) != 1:
+        candidates = [name for name, kind in kinds.items() if kind == attribute.type]
+        if node.op_type != "Constant" or len(candidates) != 1 or len(node.attribute) != 1:
             raise error
-        leniency.allow(error, f"it is read as '{meant[0]}'")
-        return _with_renamed_attribute(node, meant[0])
+        leniency.allow(error, f"it is read as '{candidates[0]}'")
+        return _with_renamed_attribute(node, candidates[0])
     return node
 
 

@@ -83,13 +83,13 @@ def _output_names(source: Source) -> list[str]:
 
 def _declare_inputs(scope: Scope, builder: Builder, source: Source) -> None:
     """Inputs that have an initialiser are constants; old models declare all of them so."""
-    seen: set[str] = set()
+    names: set[str] = set()
     free = [i for i in source.model.graph.input if i.name not in scope.initializers]
     symbols = {dim.dim_param for info in free for dim in info.type.tensor_type.shape.dim}
     for info in source.model.graph.input:
-        if info.name in seen:
+        if info.name in names:
             raise ModelError(f"the input '{info.name}' is declared twice", Location(source.name))
-        seen.add(info.name)
+        names.add(info.name)
         default, location = (
             scope.initializers.get(info.name),
             Location(source.name, info.name, "input"),
@@ -110,10 +110,10 @@ def _in_symbols(dim: AnyDim, symbols: Collection[str]) -> AnyDim:
     """
     name = bare_symbol(dim)
     try:
-        written = dim if name is None else parse_dim(name)
+        parsed = dim if name is None else parse_dim(name)
     except ParseError:
         return dim
-    return written if symbols_of(written) and symbols_of(written) <= set(symbols) else dim
+    return parsed if symbols_of(parsed) and symbols_of(parsed) <= set(symbols) else dim
 
 
 def _check_default(declared: Type, array: Array, location: Location) -> None:

@@ -57,11 +57,11 @@ def _only_grew(op_type: str, opset: int) -> bool:
     if not _since(op_type, opset):
         return False
     old, new = (onnx.defs.get_schema(op_type, version, "") for version in (opset, MODERN))
-    kept = {name: kind for name, kind in old.attributes.items() if name in new.attributes}
+    shared = {name: kind for name, kind in old.attributes.items() if name in new.attributes}
     return (
         (old.min_input, old.max_input) == (new.min_input, new.max_input)
-        and set(old.attributes) - set(kept) <= {"consumed_inputs"}
-        and all(kind.type == new.attributes[name].type for name, kind in kept.items())
+        and set(old.attributes) - set(shared) <= {"consumed_inputs"}
+        and all(kind.type == new.attributes[name].type for name, kind in shared.items())
     )
 
 

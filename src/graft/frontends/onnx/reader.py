@@ -68,21 +68,21 @@ class Source:
 
     def initializers(self) -> Iterator[tuple[str, Array]]:
         """Yield the main graph's initialisers, decoded lazily; the last of a name counts."""
-        seen: set[str] = set()
+        names: set[str] = set()
         for tensor in self.model.graph.initializer:
-            yield self._new(tensor.name, seen), self.weights.array(tensor)
+            yield self._new(tensor.name, names), self.weights.array(tensor)
         for sparse in self.model.graph.sparse_initializer:
-            yield self._new(sparse.values.name, seen), self.weights.dense(sparse)
+            yield self._new(sparse.values.name, names), self.weights.dense(sparse)
         for name, weight in self.seeded.items():
-            yield self._new(name, seen), weight.draw()
+            yield self._new(name, names), weight.draw()
 
-    def _new(self, name: str, seen: set[str]) -> str:
+    def _new(self, name: str, names: set[str]) -> str:
         if not name:
             raise ModelError("an initialiser lacks a name", Location(source=self.name))
-        if name in seen:
+        if name in names:
             error = ModelError(f"initialiser '{name}' is given twice", Location(source=self.name))
             self.leniency.allow(error, "the latest counts")
-        seen.add(name)
+        names.add(name)
         return name
 
 

@@ -102,26 +102,26 @@ class _Cutter:
         if descriptor.full_name == _TENSOR_NAME:
             return self.tensor(start, end)
         pieces: list[Piece] = []
-        written = start
-        seen: set[int] = set()
+        copied_to = start
+        fields: set[int] = set()
         for field in _fields(self.data, start, end):
             kind = descriptor.fields_by_number.get(field.number)
             if kind is None or kind.message_type is None or field.wire_type != _BYTES:
                 continue
-            if kind.has_presence and field.number in seen:
+            if kind.has_presence and field.number in fields:
                 # Protobuf merges these; two cut-outs would end up in one tensor.
                 raise _UnexpectedError
-            seen.add(field.number)
+            fields.add(field.number)
             if field.end - field.body < LARGE:
                 continue
             inner = self.message(field.body, field.end, kind.message_type, depth + 1)
             if inner is not None:
                 length = _encoded_varint(sum(len(piece) for piece in inner))
-                pieces += [self.data[written : field.after_tag], length, *inner]
-                written = field.end
+                pieces += [self.data[copied_to : field.after_tag], length, *inner]
+                copied_to = field.end
         if not pieces:
             return None
-        return [*pieces, self.data[written:end]]
+        return [*pieces, self.data[copied_to:end]]
 
     def tensor(self, start: int, end: int) -> list[Piece] | None:
         """As `message`, for a tensor, the one message that holds payloads."""

@@ -126,8 +126,8 @@ def default_schedule(
     widest = 4 if target.vector_registers >= _MANY_REGISTERS else 2
     widest = min(widest, max(-(-keys // lanes), -(-values // value_lanes)))
     most = most_pixels(target.vector_registers, widest)
-    wanted = -(-_JOBS_PER_CORE * target.machine.cores // max(1, batch * heads))
-    chunks = max(1, min(wanted, -(-queries // most)))
+    jobs_per_head = -(-_JOBS_PER_CORE * target.machine.cores // max(1, batch * heads))
+    chunks = max(1, min(jobs_per_head, -(-queries // most)))
     return ByteAttentionSchedule(most, lanes, widest, value_lanes, chunks)
 
 
@@ -207,8 +207,8 @@ class _Writer:
         """Words of the keys with neighbours side by side, and what comes off their scores."""
         key, step = Var("packed_key"), Var("key_step")
         word = Load(self.key, (self.batch, self.shared, key, step))
-        turned = word if self.dtypes[1] is DType.INT8 else signed(word)
-        inner = For(step, Const(0), Const(self.steps), Store(self.key_words, (step, key), turned))
+        flipped = word if self.dtypes[1] is DType.INT8 else signed(word)
+        inner = For(step, Const(0), Const(self.steps), Store(self.key_words, (step, key), flipped))
         packed = For(key, Const(0), Const(self.keys), inner)
         if not self.taken_off[0]:
             return packed
@@ -455,10 +455,10 @@ class _Rows:
             first = times(vector, quarter)
             at = (Const(row), Ramp(first, 1, quarter) if quarter > 1 else first)
             added = Call("dot4", (name, ones, self.totals.value(row)), DType.INT32)
-            kept = [Store(self.codes, at, name)]
+            stores = [Store(self.codes, at, name)]
             if self.writer.taken_off[1] or attrs.divided:
-                kept.append(Store(self.totals.buffer, self.totals.at(row), added))
-            return Let(name, Call("interleave4", (codes,), DType.INT32), Block(tuple(kept)))
+                stores.append(Store(self.totals.buffer, self.totals.at(row), added))
+            return Let(name, Call("interleave4", (codes,), DType.INT32), Block(tuple(stores)))
 
         return self.each_vector(
             "round", lambda vector, along: self.each_row(lambda row: code(row, vector, along))

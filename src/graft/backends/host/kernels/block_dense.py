@@ -90,17 +90,17 @@ def default_schedule(target: Target, rows: Dim, units: int) -> ProductSchedule:
     """Tiles of which registers hold all sums twice, those of a block apart, beside a word per
     vector and four more; wide ones for few rows, as long as the threads have enough to share."""
     lanes, registers = target.lanes(DType.FLOAT32), target.vector_registers
-    known = rows if isinstance(rows, int) else MANY
+    count = rows if isinstance(rows, int) else MANY
 
     def most_rows(vectors: int) -> int:
         return max(1, (registers - vectors - 4) // (2 * vectors))
 
     vectors = WIDEST_PANEL
     while vectors > 1 and (
-        most_rows(vectors) < min(known, WIDEST_PANEL) or units < _ENOUGH_PANELS * lanes * vectors
+        most_rows(vectors) < min(count, WIDEST_PANEL) or units < _ENOUGH_PANELS * lanes * vectors
     ):
         vectors //= 2
-    return ProductSchedule(min(known, most_rows(vectors)), vectors, lanes)
+    return ProductSchedule(min(count, most_rows(vectors)), vectors, lanes)
 
 
 class _Writer:
@@ -177,19 +177,19 @@ class _BlockProduct(Product):
         layer, tag = self.layer, f"_part{tile.tag}"
         lanes, pixels = tile.lanes, tile.pixels
         part, word = Var(f"part{tile.tag}"), Var(f"word{tile.tag}")
-        sums, seen = Tile(pixels, tile.vectors, lanes, tag), Tile(pixels, 1, lanes, f"_seen{tag}")
+        sums, inputs = Tile(pixels, tile.vectors, lanes, tag), Tile(pixels, 1, lanes, f"_seen{tag}")
         words = layer.block_size // PER_WORD
         position = plus(times(part, words), word)
-        eight = self.eight_inputs(sums, seen, batch, block, row, position)
+        eight = self.eight_inputs(sums, inputs, batch, block, row, position)
         inner = For(word, Const(0), Const(words), eight)
-        parts = (sums.clear(), seen.clear(), inner, self.scaled(tile, sums, seen, block, part))
-        body: Stmt = Allocate(seen.accumulators, Allocate(sums.accumulators, Block(parts)))
+        parts = (sums.clear(), inputs.clear(), inner, self.scaled(tile, sums, inputs, block, part))
+        body: Stmt = Allocate(inputs.accumulators, Allocate(sums.accumulators, Block(parts)))
         return For(part, Const(0), Const(layer.inputs // layer.block_size), body)
 
     def eight_inputs(
         self,
         sums: Tile,
-        seen: Tile,
+        inputs: Tile,
         batch: Expr,
         block: Expr,
         row: Expr,
@@ -214,8 +214,8 @@ class _BlockProduct(Product):
                     )
                     for v in range(sums.vectors)
                 ]
-                more = Binary(BinaryKind.ADD, seen.value(pixel, 0), name)
-                products.append(Store(seen.accumulators, seen.at(pixel, 0), more))
+                more = Binary(BinaryKind.ADD, inputs.value(pixel, 0), name)
+                products.append(Store(inputs.accumulators, inputs.at(pixel, 0), more))
                 spread = Broadcast(self.element(batch, plus(row, pixel), step), sums.lanes)
                 updates.append(Let(name, spread, Block(tuple(products))))
             body: Stmt = Block(tuple(updates))
@@ -227,14 +227,14 @@ class _BlockProduct(Product):
             whole = Let(name, self.weights(batch, block, position, v), whole)
         return whole
 
-    def scaled(self, tile: Tile, sums: Tile, seen: Tile, block: Expr, part: Expr) -> Stmt:
+    def scaled(self, tile: Tile, sums: Tile, inputs: Tile, block: Expr, part: Expr) -> Stmt:
         """The sums of a block of inputs, less its zero points, times its scales, to the others."""
         layer = self.layer
 
         def add(pixel: int, vector: int) -> Stmt:
             value, zero = sums.value(pixel, vector), layer.zero(block, part, vector)
             if zero is not None:
-                less = Binary(BinaryKind.MULTIPLY, zero, seen.value(pixel, 0))
+                less = Binary(BinaryKind.MULTIPLY, zero, inputs.value(pixel, 0))
                 value = Binary(BinaryKind.SUBTRACT, value, less)
             scales = layer.parameter(layer.scales, block, part, vector)
             more = _fma(value, scales, tile.value(pixel, vector))

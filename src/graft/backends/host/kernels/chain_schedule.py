@@ -158,8 +158,8 @@ def _job_rows(target: Target, extents: ExpandExtents, share: int) -> int:
 def _rows_held(target: Target, extents: ExpandExtents, share: int, most: int) -> int:
     """Of `most` rows of the result, those whose windows the first cache holds at a time."""
     row = extents.expansion.columns * share * extents.lanes * _FLOAT
-    held = target.cache_bytes[0] // row
-    counts = (count for count in range(1, most + 1) if extents.ring_rows(count) <= held)
+    most_rows = target.cache_bytes[0] // row
+    counts = (count for count in range(1, most + 1) if extents.ring_rows(count) <= most_rows)
     return max(counts, default=1)
 
 
@@ -219,8 +219,8 @@ def _expansion_cycles(
     """Cycles in which threads expand all images, share by share of so many vectors; `in_rows` where
     jobs are rows of all shares."""
     image, shares = extents.expansion, -(-extents.expansion.vectors // share)
-    begun = extents.batch * image.rows * (1 if in_rows else shares)
-    again = (_threads(target.machine) - 1) * extents.shared_rows / begun
+    fresh_rows = extents.batch * image.rows * (1 if in_rows else shares)
+    again = (_threads(target.machine) - 1) * extents.shared_rows / fresh_rows
     rows = (_step_rows if in_rows else _job_rows)(target, extents, share)
     one = conv_cycles(target, extents.lanes, _share_of(extents, share, rows))
     return extents.batch * shares * one * (1 + again)
@@ -244,8 +244,8 @@ def _with_all_cached(target: Target) -> Target:
 def _level(machine: Machine, size: float) -> int:
     """The level, counted from the second cache on, that holds so many bytes from the kernel that
     writes them to the one that reads them."""
-    held = (n for n, cache in enumerate(machine.caches[1:]) if size <= _HELD * cache.size)
-    return next(held, len(machine.caches) - 1)
+    levels = (n for n, cache in enumerate(machine.caches[1:]) if size <= _HELD * cache.size)
+    return next(levels, len(machine.caches) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +292,8 @@ def choose_project_schedule(target: Target, extents: ProjectExtents) -> ProjectS
     """The cheapest tile, and as many rows as leave enough jobs and room in the second cache."""
     image = extents.projection
     tile = choose_schedule(_with_all_cached(target), extents.lanes, image)
-    held = target.cache_bytes[1] // 4 // extents.row_bytes
-    rows = max(1, min(held, extents.batch * image.rows // ENOUGH_JOBS, image.rows))
+    cached_rows = target.cache_bytes[1] // 4 // extents.row_bytes
+    rows = max(1, min(cached_rows, extents.batch * image.rows // ENOUGH_JOBS, image.rows))
     rows = -(-image.rows // -(-image.rows // rows))
     return ProjectSchedule(replace(tile, bands=0), rows)
 

@@ -364,7 +364,7 @@ class ConvWriter(ImageWriter):
 
     def some_rows(self, down: Phase, line: Expr, count: int) -> Stmt:
         """Neighbouring rows of a phase, from number `line` on."""
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         vectors = self.schedule.vectors
         for part, across in product(range(self.share // self.channels.slab), self.columns):
             before: Expr = Const(0)
@@ -377,20 +377,20 @@ class ConvWriter(ImageWriter):
                 tiles = ConvTiles(self, down, across, part, line, count, tile, before)
                 loops.append(tiles.loop(run))
                 before = plus(before, run.count)
-            found.append(self.over_depth(loops))
+            statements.append(self.over_depth(loops))
         if self.goes_on:
-            return Block((*found, self.borders_of_rows()))
+            return Block((*statements, self.borders_of_rows()))
         border = [
             one
             for number in range(count)
             for one in self.borders(plus(times(plus(line, number), down.step), down.first))
         ]
         if self.segments == 1:
-            found += border
+            statements += border
         elif border:
             first = Compare(CompareKind.EQUAL, self.segment, Const(0))
-            found.append(If(first, Block(tuple(border))))
-        return Block(tuple(found))
+            statements.append(If(first, Block(tuple(border))))
+        return Block(tuple(statements))
 
     def over_depth(self, loops: Sequence[Stmt]) -> Stmt:
         """The tiles for one block of the depth after the other, with their sums between these."""

@@ -71,7 +71,7 @@ def phases(conv: Node, kernel: Sequence[int], axis: int) -> tuple[Phase, ...]:
     padding = int(attrs.padding[axis])
     if conv.op.name != TRANSPOSED:
         return (Phase(0, 1, count, stride, -padding, dilation, size),)
-    found: list[Phase] = []
+    result: list[Phase] = []
     common = math.gcd(stride, dilation)
     for first in range(min(stride, count) if isinstance(count, int) else stride):
         # position p of the result takes element k where a position of the data fits it
@@ -82,8 +82,8 @@ def phases(conv: Node, kernel: Sequence[int], axis: int) -> tuple[Phase, ...]:
         number = ceildiv(count - first, stride)
         assert not isinstance(number, Unknown)
         spacing, step = -(dilation // common), stride // common
-        found.append(Phase(first, stride, number, 1, start, spacing, len(elements), element, step))
-    return tuple(found)
+        result.append(Phase(first, stride, number, 1, start, spacing, len(elements), element, step))
+    return tuple(result)
 
 
 def flattened(
@@ -98,7 +98,7 @@ def flattened(
     if not without_neighbours(conv, weight) or isinstance(pixels, Unknown):
         return None
     along_channels = {n.args[1] for n in group.nodes if n is conv or n.op.name == "nn.bias_add"}
-    found = dict(stores)
+    views = dict(stores)
     for value in (*group.reads(), group.output):
         if value in along_channels:
             continue
@@ -108,8 +108,8 @@ def flattened(
             continue
         if literal is not None or extents[2:] != shape[2:] or any(stores[outer].halo):
             return None
-        found[outer] = replace(stores[outer], shape=(*extents[:2], 1, pixels))
-    return found
+        views[outer] = replace(stores[outer], shape=(*extents[:2], 1, pixels))
+    return views
 
 
 def without_neighbours(conv: Node, weight: Sequence[int]) -> bool:
@@ -251,8 +251,8 @@ class Channels:
 
     def start(self, slab: int) -> int:
         """The first input channel that a slab reads."""
-        wanted = slab * self.slab // self.outputs * self.inputs
-        return wanted if self.mixed else min(wanted, self.groups * self.inputs - self.count)
+        first = slab * self.slab // self.outputs * self.inputs
+        return first if self.mixed else min(first, self.groups * self.inputs - self.count)
 
     @property
     def mean_count(self) -> float:
@@ -283,13 +283,13 @@ def channels_of(
     if groups == 1:
         return Channels(inputs, outputs, 1, block_out, inputs, math.gcd(inputs, block_in))
     slabs = [block_out, NARROWEST_SLAB] if block_out % NARROWEST_SLAB == 0 else [block_out]
-    found = [_slabs(inputs, outputs, groups, slab, block_in) for slab in slabs]
-    best = min(found, key=lambda channels: (channels.count, -channels.slab))
+    candidates = [_slabs(inputs, outputs, groups, slab, block_in) for slab in slabs]
+    best = min(candidates, key=lambda channels: (channels.count, -channels.slab))
     if best.count > MOST_WASTE * inputs:
         return None
     if target is None:
         return best
-    return min(found, key=lambda channels: (_cycles(channels, target), -channels.slab))
+    return min(candidates, key=lambda channels: (_cycles(channels, target), -channels.slab))
 
 
 def _cycles(channels: Channels, target: Target) -> float:

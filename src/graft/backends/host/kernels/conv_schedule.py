@@ -110,10 +110,10 @@ def _bands(target: Target, lanes: int, extents: ConvExtents, tile: _Tile) -> int
     machine = target.machine
     weights = lanes * _FLOAT * extents.vectors * extents.steps
     data = extents.rows * extents.columns * extents.depth * _FLOAT
-    held = target.cache_bytes[1] / 2
-    if weights <= held and (machine.fills_beside_loads or data > held):
+    capacity = target.cache_bytes[1] / 2
+    if weights <= capacity and (machine.fills_beside_loads or data > capacity):
         return 0
-    again = 0.0 if weights <= held else _waited_for(machine, weights)
+    again = 0.0 if weights <= capacity else _waited_for(machine, weights)
     if again >= data / machine.crossing_bytes_per_cycle:
         return 1
     _, rows, columns, *_ = tile
@@ -136,8 +136,8 @@ def segments_of(jobs: int, most: int | None, is_blocked: bool) -> int:
     """Into how many parts each of so many jobs is cut, for the threads to share evenly. Where the
     depth is in blocks, all tiles of a part read a block's weights from the first cache: then parts
     are no more than there are threads."""
-    wanted = -(-(MOST_CORES if is_blocked else ENOUGH_JOBS) // jobs)
-    return max(1, wanted if most is None else min(wanted, most))
+    parts = -(-(MOST_CORES if is_blocked else ENOUGH_JOBS) // jobs)
+    return max(1, parts if most is None else min(parts, most))
 
 
 def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[_Tile]:

@@ -69,8 +69,8 @@ class ConvTiles:
         slot = plus(over(plus(self.before, segments - 1), segments), minus(number, first))
 
         def sums(pixel: Expr) -> Stmt:
-            asked = tuple(self.ask_for_images(pixel))
-            ahead = (self.when_last(Block(asked)),) if asked else ()
+            prefetches = tuple(self.ask_for_images(pixel))
+            ahead = (self.when_last(Block(prefetches)),) if prefetches else ()
             return Allocate(tile.accumulators, Block((*ahead, *self.sums(pixel, number, slot))))
 
         body = run.tile(number, sums)
@@ -150,8 +150,8 @@ class ConvTiles:
             if tile.split > 1:
                 inputs = Ramp(inputs, 1, tile.split)
             at = (line, plus(first, column * across.stride), inputs)
-            found = Load(writer.source, (writer.source_batch, block, *at))
-            return unsigned(widened(found), writer.data.dtype)
+            pixel_value = Load(writer.source, (writer.source_batch, block, *at))
+            return unsigned(widened(pixel_value), writer.data.dtype)
 
         def weights(vector: int) -> Expr:
             lanes = Ramp(Const(vector * tile.lanes), 1, tile.lanes)
@@ -241,7 +241,7 @@ class ConvTiles:
         """Ask for what the epilogue reads of images, and for the lines that it writes where stores
         would wait for them; all come while sums are computed."""
         writer, tile, parameters = self.writer, self.tile, self.writer.parameters
-        found: list[Stmt] = []
+        prefetches: list[Stmt] = []
         images = [parameters.value(value) for value in images_read(writer)]
         if writer.asks_before_stores and writer.result.dtype is DType.FLOAT32:
             images.append(parameters.value(writer.group.output, "result"))
@@ -252,16 +252,16 @@ class ConvTiles:
                 if coordinate.first * _FLOAT % LINE_BYTES == 0 and isinstance(load, Load):
                     *at, lanes = load.indices
                     assert isinstance(lanes, Ramp)
-                    found.append(Prefetch(load.buffer, (*at, lanes.base)))
-        return found
+                    prefetches.append(Prefetch(load.buffer, (*at, lanes.base)))
+        return prefetches
 
     def finish(self, pixel: Expr) -> Stmt:
         """The epilogue on each accumulator, and its result to memory."""
         writer, tile = self.writer, self.tile
 
         def store(number: int, vector: int) -> Stmt:
-            known = {writer.summed: tile.total(number, vector)}
-            return writer.store(self.coordinate(pixel, number, vector), known)
+            sums = {writer.summed: tile.total(number, vector)}
+            return writer.store(self.coordinate(pixel, number, vector), sums)
 
         every = product(range(tile.pixels), range(tile.vectors))
         return Block(tuple(store(number, vector) for number, vector in every))
@@ -333,6 +333,6 @@ def images_read(writer: ConvWriter) -> list[Value]:
     group, stores, result = writer.group, writer.parameters.stores, writer.result
     after = group.leading_to(group.nodes[-1].output, {writer.anchor.output})
     read = operands(after, {writer.anchor.output})
-    found = {v: stores[group.outer(v)] for v in read if v not in group.constants}
+    storages = {v: stores[group.outer(v)] for v in read if v not in group.constants}
     alike = (result.block, result.shape, DType.FLOAT32)
-    return [v for v, one in found.items() if (one.block, one.shape, one.dtype) == alike]
+    return [v for v, one in storages.items() if (one.block, one.shape, one.dtype) == alike]

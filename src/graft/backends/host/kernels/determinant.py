@@ -54,10 +54,10 @@ class _Elimination:
                 value = load(self._data, number * size + at)
                 return store(self._matrix, at, cast(self._dtype, value))
 
-            begun = self._total.set(term(1.0, self._dtype))
-            ended = store(self._result, number, cast(self._result.dtype, self._total.value))
+            begin = self._total.set(term(1.0, self._dtype))
+            end = store(self._result, number, cast(self._result.dtype, self._total.value))
             columns = loop("column", self._edge, self._eliminated)
-            body = block(loop("at", size, copied), begun, columns, ended)
+            body = block(loop("at", size, copied), begin, columns, end)
             return with_memory(body, self._matrix, self._total, self._pivot)
 
         count = self._writer.dim(product(self._shape[:-2]))
@@ -70,23 +70,23 @@ class _Elimination:
             best = call("abs", self._entry(self._pivot.value, column))
             return when(call("abs", self._entry(row, column)) > best, self._pivot.set(row))
 
-        chosen = loop("candidate", below, larger, column + 1)
+        search = loop("candidate", below, larger, column + 1)
         swapped = let("chosen", self._pivot.value, partial(self._swapped, column))
         counted = let("corner", self._entry(column, column), partial(self._reduced, column))
-        return block(self._pivot.set(column), chosen, swapped, counted)
+        return block(self._pivot.set(column), search, swapped, counted)
 
-    def _swapped(self, column: Term, chosen: Term) -> Stmt:
+    def _swapped(self, column: Term, pivot: Term) -> Stmt:
         """Rows that change places change the sign."""
 
         def entry(at: Term) -> Stmt:
             def moved(upper: Term) -> Stmt:
-                taken = self._set(column, at, self._entry(chosen, at))
-                return block(taken, self._set(chosen, at, upper))
+                lower = self._set(column, at, self._entry(pivot, at))
+                return block(lower, self._set(pivot, at, upper))
 
             return let("upper", self._entry(column, at), moved)
 
         swap = block(self._total.set(-self._total.value), loop("swapped", self._edge, entry))
-        return when(compare(CompareKind.NOT_EQUAL, chosen, column), swap)
+        return when(compare(CompareKind.NOT_EQUAL, pivot, column), swap)
 
     def _reduced(self, column: Term, corner: Term) -> Stmt:
         below = self._edge - column - 1

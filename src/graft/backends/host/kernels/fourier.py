@@ -139,8 +139,8 @@ class _Transforms:
             self.stages.table(self.size.value),
             when(self.rest.value > 1, self.prepare_chirp(length)),
         )
-        begun = block(self.rest.set(length), factor.set(2), self.size.set(length))
-        return with_memory(block(begun, search, large, tables), factor)
+        begin = block(self.rest.set(length), factor.set(2), self.size.set(length))
+        return with_memory(block(begin, search, large, tables), factor)
 
     def prepare_chirp(self, length: Term) -> Stmt:
         """exp(-i pi t² / n) for each sample, and the spectrum of its conjugate, by the size."""
@@ -296,7 +296,7 @@ class _Transforms:
 
     def store(self, length: Term, first: Term, lanes: int) -> Stmt:
         """The frequencies, or samples, that are wanted."""
-        stages, wanted = self.stages, minimum(self.written.extent, length)
+        stages, count = self.stages, minimum(self.written.extent, length)
 
         def together(at: Term) -> Stmt:
             place = self.written.start(first) + at * self.written.stride
@@ -313,10 +313,10 @@ class _Transforms:
 
         starts = (self.written.start(first + lane) for lane in range(lanes))
         origins = (store(stages.origins, lane, start) for lane, start in enumerate(starts))
-        separate = block(*origins, loop(f"apart{lanes}", wanted, apart))
+        separate = block(*origins, loop(f"apart{lanes}", count, apart))
         if lanes == 1:
             return separate
-        return when(self.are_beside(first), loop(f"together{lanes}", wanted, together), separate)
+        return when(self.are_beside(first), loop(f"together{lanes}", count, together), separate)
 
     def store_pair(self, at: Term, pair: tuple[Term, Term], length: Term) -> Stmt:
         """A number or a vector of them, and of an inverse transform by the length."""

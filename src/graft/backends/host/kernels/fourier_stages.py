@@ -193,16 +193,16 @@ class Stages:
             to = self.target.value + q + stride * j * 4
 
             def halves(one: Pair, two: Pair, three: Pair, four: Pair) -> Stmt:
-                turned = two[1] - four[1], four[0] - two[0]  # by -i
-                pairs = _plus(one, three), _less(one, three), _plus(two, four), turned
+                rotated = two[1] - four[1], four[0] - two[0]  # by -i
+                pairs = _plus(one, three), _less(one, three), _plus(two, four), rotated
                 return self._named(pairs, results)
 
-            def results(even: Pair, odd: Pair, others: Pair, turned: Pair) -> Stmt:
+            def results(even: Pair, odd: Pair, others: Pair, rotated: Pair) -> Stmt:
                 return block(
                     self._put(to, _plus(even, others), lanes),
-                    self._put(to + stride, _times(_plus(odd, turned), w1), lanes),
+                    self._put(to + stride, _times(_plus(odd, rotated), w1), lanes),
                     self._put(to + stride * 2, _times(_less(even, others), w2), lanes),
-                    self._put(to + stride * 3, _times(_less(odd, turned), w3), lanes),
+                    self._put(to + stride * 3, _times(_less(odd, rotated), w3), lanes),
                 )
 
             points = [self._point(at + stride * quarter * n, lanes) for n in range(4)]
@@ -273,8 +273,8 @@ class Stages:
             return let(f"rest{tag}", left // p, lambda rest: stage(p, rest))
 
         search = as_long_as((left % factor.value) > 0, factor.set(factor.value + 2))
-        found = let(f"odd{tag}", factor.value, of_factor)
-        return with_memory(block(factor.set(3), search, found), factor, power, real, imaginary)
+        by_factor = let(f"odd{tag}", factor.value, of_factor)
+        return with_memory(block(factor.set(3), search, by_factor), factor, power, real, imaginary)
 
 
 def _plus(one: Pair, other: Pair) -> Pair:

@@ -197,9 +197,9 @@ def not_readable(
     return None
 
 
-def reads_at(given: Sequence[Dim], shape: Sequence[Dim]) -> bool:
+def reads_at(operand: Sequence[Dim], shape: Sequence[Dim]) -> bool:
     """Whether it is known along which axes of a shape an operand is repeated, and which it has."""
-    pairs = zip(reversed(given), reversed(shape), strict=False)
+    pairs = zip(reversed(operand), reversed(shape), strict=False)
     return all(
         mine in (1, other) or (isinstance(mine, int) and isinstance(other, int))
         for mine, other in pairs

@@ -100,11 +100,13 @@ class _Columns:
             return self._read(1, self._key, batch, head, step, row)
 
         def recalled(row: Term) -> Stmt:
-            held = load(self._memory, row)
+            state = load(self._memory, row)
             if self._decay is not None:
-                held = held * call("exp", self._read(4, self._decay, batch, head, step, row))
+                state = state * call("exp", self._read(4, self._decay, batch, head, step, row))
             return let(
-                "held", held, lambda now: block(store(self._memory, row, now), add_recall(row, now))
+                "held",
+                state,
+                lambda now: block(store(self._memory, row, now), add_recall(row, now)),
             )
 
         def add_recall(row: Term, now: Term) -> Stmt:
@@ -119,8 +121,8 @@ class _Columns:
             def row(at: Term) -> Stmt:
                 return store(self._memory, at, load(self._memory, at) + key(at) * value)
 
-            asked = [self._asked(batch, head, column, step, n) for n in range(self._share)]
-            return block(loop("row", self._size, row), *asked)
+            answers = [self._asked(batch, head, column, step, n) for n in range(self._share)]
+            return block(loop("row", self._size, row), *answers)
 
         start = self._sum.set(term(0.0, self._dtype))
         return block(start, loop("past", self._size, recalled), let("written", value, written))

@@ -137,17 +137,17 @@ def _cycles(
     machine, size = target.machine, dtype.numpy.itemsize
     width, part = schedule.width, schedule.depth_block or depth
     # what passes until the weights are read again, and the sums of a job where these are kept
-    passing, kept = schedule.rows * depth * size, 0
+    passing, partial_bytes = schedule.rows * depth * size, 0
     if schedule.depth_block:
-        kept = schedule.group * rows * width * size
-        passing = rows * part * size + kept
+        partial_bytes = schedule.group * rows * width * size
+        passing = rows * part * size + partial_bytes
     weights = weight_cycles(machine, width * size, width * size * part, passing)
     total = 0.0
     for pixels, count in balanced(rows, schedule.rows):
         data = data_cycles(machine, pixels * size)
         cycles = tile_cycles(machine, pixels, schedule.vectors, depth, weights + data)
         resume = resume_cycles(machine, pixels, schedule.vectors)
-        if kept > machine.caches[0].size / 2:  # to and from the second cache
+        if partial_bytes > machine.caches[0].size / 2:  # to and from the second cache
             resume += data_cycles(machine, 2 * pixels * width * size)
         total += count * (cycles + (depth // part - 1) * resume)
     return total * -(-columns // width)

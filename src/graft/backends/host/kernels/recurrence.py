@@ -90,9 +90,9 @@ def _lstm(
 ) -> Stmt:
     f, g, h = functions
 
-    def gate(number: int, seen: int, cell: Term) -> Term:
+    def gate(number: int, peephole: int, cell: Term) -> Term:
         total = now.total(number)
-        return f(_clipped(attrs, total + now.peephole[seen] * cell if now.peephole else total))
+        return f(_clipped(attrs, total + now.peephole[peephole] * cell if now.peephole else total))
 
     def admitted(cell: Term, share: Term) -> Stmt:
         retained = 1.0 - share if attrs.input_forget else gate(2, 2, cell)

@@ -195,7 +195,7 @@ class _Scatter:
         def checked(position: Term) -> Stmt:
             return when((position >= 0) & (position < extent), body(position))
 
-        def signed(given: Term) -> Stmt:
-            return let(name, select(given < 0, given + extent, given), checked)
+        def signed(position: Term) -> Stmt:
+            return let(name, select(position < 0, position + extent, position), checked)
 
         return let(f"given_{name}", cast(INDEX, load(self._indices, at)), signed)

@@ -83,12 +83,12 @@ def chunk_depth(target: Target, dtype: DType, rows: int, columns: int, depth: in
         return 0
     most = int(target.cache_bytes[1] * CACHE_SHARE / (PRODUCTS * width * _FLOAT)) * 2
     fitting = (size for size in range(2, min(depth, most) + 1, 2) if depth % size == 0)
-    found = max(fitting, default=0)
-    if found < min(depth, LEAST_DEPTH):
+    chunk = max(fitting, default=0)
+    if chunk < min(depth, LEAST_DEPTH):
         return 0
     plain = product_cycles(target, dtype, rows, columns, depth)
-    fast = strassen_cycles(target, rows, columns, depth, found)
-    return found if fast <= (1 - LEAST_GAIN) * plain else 0
+    fast = strassen_cycles(target, rows, columns, depth, chunk)
+    return chunk if fast <= (1 - LEAST_GAIN) * plain else 0
 
 
 def strassen_cycles(target: Target, rows: int, columns: int, depth: int, chunk: int) -> float:
@@ -321,8 +321,8 @@ class _Quarters:
         line = LINE_BYTES // product.dtype.numpy.itemsize
         steps = PRODUCTS * product.half_rows  # that a row of weights is spread over
         spread = max(1, steps * line // (QUARTERS * product.schedule.width * self.size))
-        done = over(times(self.row, PRODUCTS), self.size)
-        counted = plus(times(plus(done, number), product.half_depth), step)
+        earlier = over(times(self.row, PRODUCTS), self.size)
+        counted = plus(times(plus(earlier, number), product.half_depth), step)
         place = times(over(counted, spread), line)
         block = plus(self.block, 1)
         return Prefetch(product.weights, (self.chunk, block, Const(0), Const(0), place))

@@ -224,8 +224,8 @@ def packing_cycles(
         combined = operations(matrices.down.weight, matrices.across.weight) / machine.vector_fmas
         cycles += vectors * (combined + matrices.points * (load + store))
         written = matrices.points * math.prod(weight[:2]) * _FLOAT
-    held = (n for n, one in enumerate(machine.caches[1:]) if written <= one.size)
-    return cycles + stream_cycles(machine, written, next(held, len(machine.caches) - 1))
+    levels = (n for n, one in enumerate(machine.caches[1:]) if written <= one.size)
+    return cycles + stream_cycles(machine, written, next(levels, len(machine.caches) - 1))
 
 
 def _unrolled(var: Var, count: int, body: Stmt) -> Stmt:

@@ -104,10 +104,10 @@ class _Cutter:
 
 def needed_symbols(node: Node) -> frozenset[str]:
     """The symbols that have to be bound for a node's code."""
-    needed = set(symbols_in_attrs(node.attrs))
+    names = set(symbols_in_attrs(node.attrs))
     for value in (*node.args, *node.outputs):
-        needed |= _symbols_in(value)
-    return frozenset(needed)
+        names |= _symbols_in(value)
+    return frozenset(names)
 
 
 def _symbols_in(value: Value) -> set[str]:

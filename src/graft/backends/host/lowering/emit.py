@@ -172,9 +172,11 @@ class _Emitter:
         if not self._calls:
             return
         calls = tuple(call for call, _ in self._calls)
-        used = dict.fromkeys(one for call in calls for one in call.buffers if isinstance(one, int))
+        numbers = dict.fromkeys(
+            one for call in calls for one in call.buffers if isinstance(one, int)
+        )
         constants = frozenset(self._constants)
-        own = [number for number in used if number not in constants]
+        own = [number for number in numbers if number not in constants]
         read = [number for number in own if number in self._defined]
         slots = dict.fromkeys(slot_of(buffer) for _, step in self._calls for buffer in step.buffers)
         read += [self._in_slots[slot] for slot in slots if slot in self._in_slots]

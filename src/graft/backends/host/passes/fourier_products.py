@@ -71,11 +71,11 @@ def frames_by_convolution(site: Site) -> Replacement:
 
 
 def _windowed(site: Site, filters: Array, window: Value | None, dtype: DType) -> Value:
-    known = None if window is None else site.array(window)
-    if known is not None:
-        filters = filters * known
+    array = None if window is None else site.array(window)
+    if array is not None:
+        filters = filters * array
     values = site.constant(filters.astype(dtype.numpy))
-    return values if window is None or known is not None else site.emit("multiply", values, window)
+    return values if window is None or array is not None else site.emit("multiply", values, window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +126,14 @@ def _in_numbers(node: Node, axis: int) -> _Transform | None:
     is_half = attrs.onesided and not attrs.inverse
     usual = shape[axis] if is_half else result[axis]
     length = usual if attrs.dft_length is None else attrs.dft_length
-    known = [
+    constants = [
         extent
         for extent in (length, shape[axis], result[axis], shape[-1], result[-1])
         if isinstance(extent, int) and extent > 0
     ]
-    if len(known) < 5:
+    if len(constants) < 5:
         return None
-    whole, have, frequencies, parts, result_parts = known
+    whole, have, frequencies, parts, result_parts = constants
     most = whole // 2 + 1 if attrs.inverse and attrs.onesided else whole
     return _Transform(whole, min(have, most), frequencies, parts, result_parts, attrs.inverse)
 
@@ -177,8 +177,8 @@ def _two_cycles(transform: _Transform, first: int, speed: float) -> float:
     """Cycles of a signal's two products, of which the first has that length, and of moving its
     numbers before, between and behind them; infinite where the weights are too many."""
     length, parts, result_parts = transform.length, transform.parts, transform.result_parts
-    needed = -(-transform.frequencies // first)
-    outer = length * 2 * needed * result_parts
+    second = -(-transform.frequencies // first)
+    outer = length * 2 * second * result_parts
     if max(first * parts * first * 2, outer) > _MOST_WEIGHTS:
         return math.inf
     moved = length * (parts + 2) + transform.frequencies * result_parts
@@ -187,9 +187,9 @@ def _two_cycles(transform: _Transform, first: int, speed: float) -> float:
 
 def _matrix(factors: Array, parts: int, result_parts: int) -> Array:
     """Factors [..., samples, frequencies, 2, 2] as a matrix of the parts that there are."""
-    kept = factors[..., :parts, :result_parts].swapaxes(-3, -2)
-    *batch, samples, _, frequencies, _ = kept.shape
-    return kept.reshape(*batch, samples * parts, frequencies * result_parts)
+    parts_used = factors[..., :parts, :result_parts].swapaxes(-3, -2)
+    *batch, samples, _, frequencies, _ = parts_used.shape
+    return parts_used.reshape(*batch, samples * parts, frequencies * result_parts)
 
 
 def _product(site: Site, signals: Value, transform: _Transform) -> Value:

@@ -42,8 +42,10 @@ def fuse_chains(graph: Graph, target: Target) -> Graph:
         if merged.keys().isdisjoint(members):
             merged.update(dict.fromkeys(members, whole))
     nodes = (merged.get(node, node) for node in graph.nodes)
-    kept = {id(one): one for one in reversed(tuple(nodes))}  # a composite where its last group was
-    return replace(graph, nodes=tuple(reversed(kept.values()))) if merged else graph
+    latest = {
+        id(one): one for one in reversed(tuple(nodes))
+    }  # a composite where its last group was
+    return replace(graph, nodes=tuple(reversed(latest.values()))) if merged else graph
 
 
 def merging_gain(

@@ -203,8 +203,8 @@ def _reduction(node: Node, names: FreshNames) -> list[Node]:
     data = node.args[0].type
     if not _numbered(node) or node.attrs.keepdims or not isinstance(data, TensorType):
         return _sized_by_operands(node, names)
-    known = [dim for dim in node.output.shape or () if dim is not UNKNOWN]
-    if data.shape is None or node.output.shape is None or len(known) < len(node.output.shape):
+    dims = [dim for dim in node.output.shape or () if dim is not UNKNOWN]
+    if data.shape is None or node.output.shape is None or len(dims) < len(node.output.shape):
         return []
     with_axes = replace(node.attrs, keepdims=True)
     (type_,) = node.op.result_types(with_axes, tuple(value.type for value in node.args))
@@ -213,7 +213,7 @@ def _reduction(node: Node, names: FreshNames) -> list[Node]:
     shape = [symbol(names("kept")) if dim is UNKNOWN else dim for dim in extents]
     stem = Value(names(node.output.name), TensorType(data.dtype, tuple(shape)))
     reduced = Node(node.op, node.inputs, with_axes, (stem,), node.location)
-    attrs = ReshapeAttrs(tuple(known), allowzero=True)
+    attrs = ReshapeAttrs(tuple(dims), allowzero=True)
     view = Node(get_op("reshape"), (stem,), attrs, node.outputs, node.location)
     if size_rule(reduced, names) is None or size_rule(node, names) is None:
         return []

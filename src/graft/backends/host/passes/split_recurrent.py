@@ -93,11 +93,11 @@ class _Layer:
 
     def _do(self, op: str, *values: Value, **attrs: Any) -> Value:
         """A node, or what it gives where its operands are constants."""
-        known = [self._site.array(value) for value in values]
-        if any(array is None for array in known):
+        arrays = [self._site.array(value) for value in values]
+        if any(array is None for array in arrays):
             return self._site.emit(op, *values, **attrs)
         operator = get_op(op)
-        (result,) = run_op(operator, make_attrs(operator.attrs, attrs), known)
+        (result,) = run_op(operator, make_attrs(operator.attrs, attrs), arrays)
         return self._site.constant(result)
 
     def _padded_units(self, value: Value, parts: int) -> Value:

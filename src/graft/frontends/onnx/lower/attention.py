@@ -94,7 +94,7 @@ def _attention(call: Call) -> tuple[Value | None, ...]:
     mask = call.optional(3)
     if mask is not None:
         mask = _mask(call, mask, key, dtype)
-    used = value if value.dtype is dtype else call.op("cast", value, dtype=dtype)
+    converted = value if value.dtype is dtype else call.op("cast", value, dtype=dtype)
     windows = {side: call.int(f"{side}_size", -1) for side in ("left_window", "right_window")}
     causal = bool(call.int("is_causal", 0))
     lengths, offset = _positions(call, query)
@@ -102,7 +102,7 @@ def _attention(call: Call) -> tuple[Value | None, ...]:
         offset = None
     results = call.ops(
         "nn.attention",
-        *(query, key, used, mask, lengths, offset),
+        *(query, key, converted, mask, lengths, offset),
         causal=causal,
         softcap=call.float("softcap", 0.0),
         scale=call.float("scale", None),
@@ -183,9 +183,9 @@ def _rotary_embedding(call: Call) -> Value:
     if not dim:
         result = _rotated(call, x, cosine, sine)
     else:
-        turned = call.op("strided_slice", x, begin=[0], end=[dim], axes=[3], strides=[1])
+        rotated_part = call.op("strided_slice", x, begin=[0], end=[dim], axes=[3], strides=[1])
         rest = call.op("strided_slice", x, begin=[dim], end=[_END], axes=[3], strides=[1])
-        parts = (_rotated(call, turned, cosine, sine), rest)
+        parts = (_rotated(call, rotated_part, cosine, sine), rest)
         result = call.op("concatenate", *parts, axis=3)
     return _shaped_like(call, result, call.input(0)) if is_merged else result
 

@@ -134,5 +134,5 @@ def _dropout(call: Call) -> tuple[Value, ...]:
         return call.ops("nn.dropout", data, ratio, training, seed=call.int("seed", None))
     if not call.has_output(1):
         return (data,)
-    kept = DType.BOOL if call.opset >= 10 else data.dtype
-    return data, call.op("full", call.constant(1, kept), call.op("shape_of", data))
+    mask_dtype = DType.BOOL if call.opset >= 10 else data.dtype
+    return data, call.op("full", call.constant(1, mask_dtype), call.op("shape_of", data))

@@ -39,5 +39,5 @@ def _compress(call: Call) -> Value:
     axis = call.attribute("axis", None)
     if axis is None:
         data, axis = call.op("reshape", data, shape=(-1,)), 0
-    chosen = call.op("squeeze", call.op("nonzero", call.input(1)), axes=(0,))
-    return call.op("take", data, chosen, axis=axis)
+    positions = call.op("squeeze", call.op("nonzero", call.input(1)), axes=(0,))
+    return call.op("take", data, positions, axis=axis)

@@ -31,8 +31,8 @@ def _loss(call: Call, likelihood: Value) -> Value:
         is_ignored = call.op("equal", labels, call.scalar(call.int("ignore_index"), labels))
         labels = call.op("where", is_ignored, call.scalar(0, labels), labels)
     index = call.op("expand_dims", labels, axes=[1])
-    chosen = call.op("squeeze", call.op("gather", likelihood, index, axis=1), axes=[1])
-    loss = call.op("negative", chosen)
+    likelihoods = call.op("squeeze", call.op("gather", likelihood, index, axis=1), axes=[1])
+    loss = call.op("negative", likelihoods)
     share = None if weights is None else call.op("take", weights, labels, axis=0)
     if share is not None:
         loss = call.op("multiply", loss, share)

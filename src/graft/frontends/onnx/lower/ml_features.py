@@ -131,12 +131,12 @@ def _columns(call: Call, position: int, width: int | None) -> Value:
     extent = data.shape[1]
     if width is None or provably_equal(extent, width):
         return data
-    kept = dim_min(extent, width)
-    if not provably_equal(extent, kept):
+    width_used = dim_min(extent, width)
+    if not provably_equal(extent, width_used):
         data = call.op("strided_slice", data, begin=(0,), end=(width,), axes=(1,), strides=(1,))
-    if provably_equal(kept, width):
+    if provably_equal(width_used, width):
         return data
-    return call.op("nn.pad", data, pad_width=(0, 0, 0, width - kept))
+    return call.op("nn.pad", data, pad_width=(0, 0, 0, width - width_used))
 
 
 @lowers("LabelEncoder", domain=ML)

@@ -79,10 +79,10 @@ def _linear_classifier(call: Call) -> tuple[Value, Value]:
         return top_label(call, scores, labels), transformed(call, scores, transform)
     if len(labels) > 2:
         call.fail(f"one score does not tell {len(labels)} classes apart")
-    chosen = label_above(call, scores, 0, labels)
+    label = label_above(call, scores, 0, labels)
     if unnamed or len(labels) == 1:
-        return chosen, transformed(call, scores, transform)
-    return chosen, binary_scores(call, scores, transform, complement=True)
+        return label, transformed(call, scores, transform)
+    return label, binary_scores(call, scores, transform, complement=True)
 
 
 def _kernel(call: Call, data: Value, vectors: Array) -> Value:
@@ -133,12 +133,12 @@ def _svm_classifier(call: Call) -> tuple[Value, Value]:
     vectors = _matrix(call, "support_vectors", sum(supports))
     weight, rho = _pair_weights(call, supports), _floats(call, "rho")
     scores = _affine(call, _kernel(call, data, vectors), weight, rho[: len(weight)])
-    chosen = top_label(call, _votes(call, scores, len(labels)), labels)
+    label = top_label(call, _votes(call, scores, len(labels)), labels)
     if call.ints("prob_a", ()):
-        return chosen, transformed(call, _probabilities(call, scores, len(labels)), transform)
+        return label, transformed(call, _probabilities(call, scores, len(labels)), transform)
     if len(labels) == 2:
-        return chosen, binary_scores(call, scores, transform)
-    return chosen, transformed(call, scores, transform)
+        return label, binary_scores(call, scores, transform)
+    return label, transformed(call, scores, transform)
 
 
 def _pair_weights(call: Call, supports: tuple[int, ...]) -> Array:

@@ -103,14 +103,14 @@ def _old_votes(call: Call, prefix: str, keys: Array, leaf: Array) -> dict[str, A
     weights = _numbers(call, f"{prefix}_weights")
     _same_length(call, treeids=trees, nodeids=nodes, ids=ids, weights=weights)
     at = _positions(call, keys, np.stack([trees, nodes], axis=1), f"{prefix}_nodeids")
-    kept = leaf[at]
-    owner = (np.cumsum(leaf) - 1)[at[kept]]
+    leaves = leaf[at]
+    owner = (np.cumsum(leaf) - 1)[at[leaves]]
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=int(leaf.sum()))
     return {
         "leaf_starts": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        "vote_targets": ids[kept][order],
-        "vote_weights": weights[kept][order],
+        "vote_targets": ids[leaves][order],
+        "vote_weights": weights[leaves][order],
     }
 
 
@@ -171,8 +171,8 @@ def _binary(
     scores = call.op("ml.tree_ensemble", samples(call), **forest, targets=targets)
     scores = as_float(call, _with_base(call, scores, base))
     if not second:
-        chosen = label_above(call, scores, threshold, labels)
-        return chosen, binary_scores(call, scores, transform, complement=positive)
+        label = label_above(call, scores, threshold, labels)
+        return label, binary_scores(call, scores, transform, complement=positive)
     score = call.op("strided_slice", scores, begin=(1,), end=(2,), axes=(1,), strides=(1,))
     return label_above(call, score, threshold, labels), transformed(call, scores, transform)
 

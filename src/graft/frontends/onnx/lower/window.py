@@ -147,8 +147,8 @@ def padded_at_run_time(call: Call, data: Value, window: Window, fill: Any = 0) -
     shape = call.op("shape_of", data)
     extents = call.op("strided_slice", shape, begin=(2,), end=(2 + window.rank,), axes=(0,))
     # The same arithmetic as in `_same_total`, for all axes at once.
-    begun = call.op("add", extents, _int64(call, [stride - 1 for stride in window.strides]))
-    begins = call.op("multiply", call.op("divide", begun, strides), strides)
+    rounded_up = call.op("add", extents, _int64(call, [stride - 1 for stride in window.strides]))
+    begins = call.op("multiply", call.op("divide", rounded_up, strides), strides)
     beyond = [span - s for span, s in zip(spans, window.strides, strict=True)]
     missing = call.op("subtract", call.op("add", begins, _int64(call, beyond)), extents)
     total = call.op("maximum", missing, _int64(call, 0))

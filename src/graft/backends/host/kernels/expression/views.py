@@ -235,7 +235,7 @@ def _merged(group: Group, extents: Extents) -> Merged | None:
 
 def _reduced(group: Group, extents: Extents, anchor: Node) -> Reduced | None:
     """A reduction with axes merged; None where that is not possible or not known."""
-    data, chosen = anchor.args[0], anchor.attrs.axes
+    data, reduced_axes = anchor.args[0], anchor.attrs.axes
     shape, result = shape_of(data), shape_of(anchor.output)
     before = group.leading_to(data)
     after = tuple(node for node in group.epilogue if node not in before)
@@ -244,10 +244,10 @@ def _reduced(group: Group, extents: Extents, anchor: Node) -> Reduced | None:
         return None
     if any(shape_of(node.output) != result for node in after[-1:]):
         return None
-    if chosen is None or not (chosen or anchor.attrs.noop_with_empty_axes):
-        chosen = tuple(range(len(shape)))
-    axes = {axis % len(shape) for axis in chosen}
-    kept = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
+    if reduced_axes is None or not (reduced_axes or anchor.attrs.noop_with_empty_axes):
+        reduced_axes = tuple(range(len(shape)))
+    axes = {axis % len(shape) for axis in reduced_axes}
+    rest = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
     earlier, later = operand_shapes(before, len(shape)), operand_shapes(after, len(result))
     if isinstance(earlier, Refusal) or isinstance(later, Refusal):
         return None
@@ -255,11 +255,11 @@ def _reduced(group: Group, extents: Extents, anchor: Node) -> Reduced | None:
     earlier[data] = shape
     later |= {node.output: padded(shape_of(node.output), len(result)) for node in after}
     later[anchor.output] = result
-    spread = {value: _spread(operand, kept, axes) for value, operand in later.items()}
-    is_clear = unclear(shape, earlier.values()) is None and unclear(kept, spread.values()) is None
+    spread = {value: _spread(operand, rest, axes) for value, operand in later.items()}
+    is_clear = unclear(shape, earlier.values()) is None and unclear(rest, spread.values()) is None
     if set(spread) & set(earlier) or not is_clear:
         return None
-    runs = merged(shape, (kept, *earlier.values(), *spread.values()))
+    runs = merged(shape, (rest, *earlier.values(), *spread.values()))
     reduced = tuple(
         number
         for number, run in enumerate(runs.runs)
@@ -268,12 +268,12 @@ def _reduced(group: Group, extents: Extents, anchor: Node) -> Reduced | None:
     return Reduced(group, extents, anchor, runs, reduced, {**earlier, **spread})
 
 
-def _spread(operand: tuple[Dim, ...], kept: tuple[Dim, ...], axes: set[int]) -> tuple[Dim, ...]:
+def _spread(operand: tuple[Dim, ...], rest: tuple[Dim, ...], axes: set[int]) -> tuple[Dim, ...]:
     """An operand of the result's rank under the rank of what is reduced."""
-    if len(operand) == len(kept):
+    if len(operand) == len(rest):
         return operand
     left = iter(operand)
-    return tuple(1 if axis in axes else next(left) for axis in range(len(kept)))
+    return tuple(1 if axis in axes else next(left) for axis in range(len(rest)))
 
 
 def _normalized(group: Group, extents: Extents) -> View:

@@ -149,12 +149,12 @@ class _Writer(ImageWriter):
             )
             return Store(sums.accumulators, sums.at(pixel, 0), total.expr)
 
-        def around(made: Callable[[Term], Term], body: Stmt) -> Stmt:
+        def around(finish: Callable[[Term], Term], body: Stmt) -> Stmt:
             for pixel, name in reversed(list(enumerate(names))):
                 total = sums.value(pixel, 0)
                 if self.lanes > 1:
                     total = Call("reduce_add", (total,), self.dtype)
-                body = Let(name, made(Term(total)).expr, body)
+                body = Let(name, finish(Term(total)).expr, body)
             loop = self.each_block(column, len(names), add)
             return Allocate(sums.accumulators, Block((sums.clear(), loop, body)))
 

@@ -74,8 +74,8 @@ def _visible(call: Call, mask: Value, heads: Heads) -> Value:
         return _visible_by_position(call, mask, heads)
     if rank not in (2, 3):
         call.unsupported(f"{call.node.op_type} with a mask of rank {rank}")
-    seen = call.op("greater", mask, call.scalar(0, mask))
-    return call.op("expand_dims", seen, axes=(1, 2) if rank == 2 else (1,))
+    is_visible = call.op("greater", mask, call.scalar(0, mask))
+    return call.op("expand_dims", is_visible, axes=(1, 2) if rank == 2 else (1,))
 
 
 def _visible_by_position(call: Call, mask: Value, heads: Heads) -> Value:

@@ -94,8 +94,8 @@ def _qlinear_concat(call: Call) -> Value:
     "condition X x_scale x_zero_point Y y_scale y_zero_point z_scale z_zero_point",
 )
 def _qlinear_where(call: Call) -> Value:
-    chosen = call.op("where", call.input(0), real(call, 1), real(call, 4))
-    return quantized(call, chosen, 7, call.input(1).dtype)
+    selected = call.op("where", call.input(0), real(call, 1), real(call, 4))
+    return quantized(call, selected, 7, call.input(1).dtype)
 
 
 @lowers_microsoft(
