@@ -39,12 +39,14 @@ from graft.byoc.measure import interval
 from graft.module import Module
 from graft.runtime.guard import Policy
 from graft.runtime.regions import Region
-from graft.runtime.spaces import Spent
+from graft.runtime.spaces import TimeSpent
 
 WARM, LAPS = 5, 2
 HEADER = ("network", "regions", "run", "processor", "clock")
 
-Mode = Mapping[str, tuple[Callable[..., Spent], Policy]]  # by region: how it runs, and its guard
+Mode = Mapping[
+    str, tuple[Callable[..., TimeSpent], Policy]
+]  # by region: how it runs, and its guard
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +128,7 @@ def compared(module: Module, rounds: int) -> Json:
 
 def unguarded(
     region: Region, _self: Region, inputs: Sequence[Any], outputs: Sequence[Any], *_memory: Any
-) -> Spent:
+) -> TimeSpent:
     """The accelerator's code and nothing else."""
     return region.accelerate(inputs, outputs, in_host_memory=True)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graft.backends.host.lowering.builder import Built, build_assembled
+from graft.backends.host.lowering.builder import BuiltProgram, build_assembled
 from graft.backends.host.lowering.emit import is_parallel
 from graft.backends.host.lowering.segments import SegmentCompiler, why_not_native
 from graft.byoc.executable import Accuracy
@@ -139,7 +139,7 @@ def _options() -> argparse.Namespace:
 
 
 def steps_of(
-    built: Built, functions: dict[str, Function], machine: Machine, measure: bool
+    built: BuiltProgram, functions: dict[str, Function], machine: Machine, measure: bool
 ) -> list[Step]:
     """The kernel calls of a program."""
     program = built.program
@@ -157,7 +157,7 @@ def steps_of(
     ]
 
 
-def _measured(built: Built) -> list[float]:
+def _measured(built: BuiltProgram) -> list[float]:
     """Seconds of each kernel call on one thread: the best of several runs."""
     program = built.program
     draw = np.random.default_rng(0)

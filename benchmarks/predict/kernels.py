@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.predict.code import PieceTime, code_times
 from benchmarks.predict.traffic import Moved, Traffic
-from graft.backends.host.lowering.builder import Built, build_assembled
+from graft.backends.host.lowering.builder import BuiltProgram, build_assembled
 from graft.backends.host.lowering.segments import SegmentCompiler, why_not_native
 from graft.base.dtypes import Array
 from graft.base.errors import GraftError
@@ -148,7 +148,7 @@ def predict(graph: Graph, target: Target, measure: bool = False) -> list[Predict
 
 
 def _simulated(
-    built: Built, texts: Sequence[str], machine: Machine, is_alone: bool = False
+    built: BuiltProgram, texts: Sequence[str], machine: Machine, is_alone: bool = False
 ) -> Traffic:
     """The traffic of a run of the program, after another one that has filled the caches."""
     traffic = Traffic(texts, machine, is_alone)
@@ -164,7 +164,7 @@ def _simulated(
     return traffic
 
 
-def _measured(built: Built) -> dict[str, float]:
+def _measured(built: BuiltProgram) -> dict[str, float]:
     """Seconds of all calls of each kernel on one thread, the best of many runs for each call."""
     session, feeds = Session(built.program, 1, built.supplied), _feeds(built.program)
     session.run(None, feeds)
@@ -186,7 +186,7 @@ def _prediction(
     function: Function,
     text: str,
     target: Target,
-    built: Built,
+    built: BuiltProgram,
     traffic: Traffic,
 ) -> Prediction:
     steps = [call for call in built.program.calls if call.symbol == function.name]

@@ -168,11 +168,11 @@ def test_a_refused_pin_names_the_cause() -> None:
 
 
 def test_a_pin_that_fails_when_it_is_priced_names_the_cause(tmp_path: Path) -> None:
-    class Broken(Fake):
+    class BrokenBackend(Fake):
         def compile(self, region: Graph) -> bytes:
             raise RuntimeError("no such register")
 
-    graph, accelerator = chain("nn.softmax"), Broken("acc", [("p", is_op("nn.softmax"))])
+    graph, accelerator = chain("nn.softmax"), BrokenBackend("acc", [("p", is_op("nn.softmax"))])
     pricing = Pricing(HOST, host_prices(graph), PriceStore(tmp_path, "machine"))
     pins = Pins.parse(["softmax=acc"])
     why = "acc accepts nn.softmax and does not run it: acc.compile raised RuntimeError"

@@ -9,7 +9,7 @@ import pytest
 
 from graft.byoc import JsonBackend, discover
 from graft.byoc.contract import Backend
-from graft.byoc.discover import Broken, Found, register_backend, unregister_backend
+from graft.byoc.discover import BrokenBackend, Discovery, register_backend, unregister_backend
 from graft.cli import backends
 from graft.cli.main import main
 
@@ -69,9 +69,9 @@ def test_broken_ones_are_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = discover.find_backends()
-    broken = Broken("shaky", "shaky-pack 2", "ImportError: no libshaky")
+    broken = BrokenBackend("shaky", "shaky-pack 2", "ImportError: no libshaky")
     monkeypatch.setattr(
-        backends, "find_backends", lambda: Found(known.backends, known.origins, (broken,))
+        backends, "find_backends", lambda: Discovery(known.backends, known.origins, (broken,))
     )
     assert main(["backends"]) == 0
     text = capsys.readouterr().out

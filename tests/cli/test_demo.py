@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from graft.byoc.contract import Backend, Cost, PatternTable
-from graft.byoc.discover import Found
+from graft.byoc.discover import Discovery
 from graft.cli import demo
 from graft.cli.main import main
 from graft.compiler import compile as compile_model
@@ -63,7 +63,7 @@ class Accelerator(Backend):
 def found(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
     """Let the machine have one accelerator, which may lack something."""
     monkeypatch.setattr(Accelerator, "lacking", lacking)
-    only = Found({"onednn": Accelerator()}, {"onednn": "a test"})
+    only = Discovery({"onednn": Accelerator()}, {"onednn": "a test"})
     monkeypatch.setattr(demo, "find_backends", lambda: only)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.test_trace import check_nesting
 
 from graft.base.errors import Location
-from graft.cli.profile import RUNS, Measured, measured, profile_json, profile_lines, write_trace
+from graft.cli.profile import RUNS, MeasuredRuns, measured, profile_json, profile_lines, write_trace
 from graft.cli.profile_regions import PARTS, Bar
 from graft.cli.report import lines_of
 from graft.program.instructions import (
@@ -23,7 +23,7 @@ from graft.program.instructions import (
 )
 from graft.program.program import Program, Target
 from graft.runtime.profile import Moment, Profile
-from graft.runtime.regions import Spent
+from graft.runtime.regions import TimeSpent
 from graft.runtime.session import Session
 
 Step = KernelCall | Instruction
@@ -38,7 +38,7 @@ WORK = ((4_000_000, 2_000), (0, 0), (0, 0))
 
 
 def moments(
-    steps: tuple[Step, ...], seconds: list[float], spent: dict[int, Spent] | None = None
+    steps: tuple[Step, ...], seconds: list[float], spent: dict[int, TimeSpent] | None = None
 ) -> list[Moment]:
     """Steps one after the other."""
     found, begin = [], 7
@@ -103,13 +103,13 @@ GRAFTED: tuple[Step, ...] = (
     RegionCall("sim_1", (), (), label="sim: 1 node"),
 )
 SPENT = {
-    0: Spent(30e-6, 0.0, 0.0),
-    1: Spent(0.0, 10e-6, 40e-6),
-    3: Spent(0.0, 5e-6, 35e-6, simulated=True),
+    0: TimeSpent(30e-6, 0.0, 0.0),
+    1: TimeSpent(0.0, 10e-6, 40e-6),
+    3: TimeSpent(0.0, 5e-6, 35e-6, simulated=True),
 }
 
 
-def grafted() -> Measured:
+def grafted() -> MeasuredRuns:
     times = [30e-6, 50e-6, 100e-6, 900e-6]
     profile = Profile([], sum(times), moments(GRAFTED, times, SPENT))
     return measured(fake([profile] * RUNS, 1), {})

@@ -99,11 +99,11 @@ def test_what_is_quick_says_nothing(
 def test_a_stream_that_nobody_reads_any_more_is_no_reason_to_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Broken(io.StringIO):
+    class BrokenBackend(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    monkeypatch.setattr(sys, "stderr", Broken())
+    monkeypatch.setattr(sys, "stderr", BrokenBackend())
     with status("importing m.onnx"):
         time.sleep(0.1)
 

@@ -21,7 +21,7 @@ from graft.program.layout import Header
 from graft.program.program import Program
 from graft.runtime import frames
 from graft.runtime.context import RuntimeContext
-from graft.runtime.executor import Executor, Supplied
+from graft.runtime.executor import Executor, SuppliedFunctions
 from graft.runtime.session import Session
 
 
@@ -151,7 +151,7 @@ def test_teams_of_changing_size(claims: bool, monkeypatch: pytest.MonkeyPatch) -
         program, wanted = _compiled(10_007), np.exp(x) / np.exp(x).sum()
     context, executors, before = RuntimeContext(program, 5), [], workers()
     for threads in range(1, 6):
-        executors.append(Executor(program, context, Supplied()))
+        executors.append(Executor(program, context, SuppliedFunctions()))
         words = executors[-1].linked.words
         words[Header.THREADS], words[Header.CALLING] = threads, -(1 << 40)  # which pays for all
         executors[-1]([x])

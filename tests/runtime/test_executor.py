@@ -37,7 +37,7 @@ from graft.program.instructions import KernelCall, RegionCall
 from graft.program.layout import Header
 from graft.program.program import ProgramError, Value
 from graft.runtime import frames, thread_pool
-from graft.runtime.evaluated import Supplied
+from graft.runtime.evaluated import SuppliedFunctions
 from graft.runtime.memory import address_of
 from graft.runtime.session import Session
 from graft.runtime.thread_pool import GIVE_AWAY, THREAD_POOL_BYTES
@@ -200,7 +200,9 @@ def test_python_steps_run_between_kernels(threads: int) -> None:
         seen.append(x.flags.writeable)
         return [-x]
 
-    session = Session(with_python(33), threads=threads, supplied=Supplied({"negate": negate}))
+    session = Session(
+        with_python(33), threads=threads, supplied=SuppliedFunctions({"negate": negate})
+    )
     x = numbers(33)
     expected = -chain_meaning(x)
     for _ in range(50):
@@ -221,7 +223,9 @@ def test_python_steps_run_between_kernels(threads: int) -> None:
 )
 def test_wrong_results_of_python_steps_are_refused(result: list[Array], message: str) -> None:
     session = Session(
-        with_python(33), threads=2, supplied=Supplied({"negate": lambda arguments, homes: result})
+        with_python(33),
+        threads=2,
+        supplied=SuppliedFunctions({"negate": lambda arguments, homes: result}),
     )
     for _ in range(2):
         with pytest.raises(EvaluationError, match=message):
@@ -242,7 +246,7 @@ def test_functions_see_every_kind_of_memory() -> None:
         data, seven, nothing = arguments
         return [np.asarray(data.sum() + seven[0] + nothing.size, np.float32)]
 
-    session = Session(program, threads=1, supplied=Supplied({"f": function}))
+    session = Session(program, threads=1, supplied=SuppliedFunctions({"f": function}))
     assert session.run(None, {"x": np.array([1, 2], np.float32)})[0] == 10.0
 
 

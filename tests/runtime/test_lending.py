@@ -9,14 +9,14 @@ import pytest
 
 from graft.base.dtypes import Array
 from graft.runtime import memory
-from graft.runtime.memory import Recycled, address_of
+from graft.runtime.memory import ResultPool, address_of
 
 FLOAT = np.dtype(np.float32)
 SHAPE = (100, 1000)
 
 
 def test_results_that_nobody_holds_are_used_again() -> None:
-    results = Recycled()
+    results = ResultPool()
     places = set()
     for _ in range(10):
         array = results.empty(SHAPE, FLOAT)
@@ -29,7 +29,7 @@ def test_results_that_nobody_holds_are_used_again() -> None:
 
 
 def test_those_that_grow_bit_by_bit_are_used_again() -> None:
-    results = Recycled()
+    results = ResultPool()
     places = {address_of(results.empty((100, 1000 + n), FLOAT)) for n in range(20)}
     assert len(places) == 1
 
@@ -47,7 +47,7 @@ def test_those_that_grow_bit_by_bit_are_used_again() -> None:
 )
 def test_results_that_somebody_holds_are_not(hold: object) -> None:
     assert callable(hold)
-    results = Recycled()
+    results = ResultPool()
     first = results.empty(SHAPE, FLOAT)
     place = address_of(first)
     held = hold(first)
@@ -61,7 +61,7 @@ def test_results_that_somebody_holds_are_not(hold: object) -> None:
 
 def test_many_held_at_once_and_let_go_in_turns() -> None:
     """As caches of attention are: the new ones are made while the old ones are read."""
-    results = Recycled()
+    results = ResultPool()
     seen: set[int] = set()
     old: list[Array] = []
     for _ in range(20):
@@ -73,7 +73,7 @@ def test_many_held_at_once_and_let_go_in_turns() -> None:
 
 
 def test_no_two_threads_get_the_same() -> None:
-    results = Recycled()
+    results = ResultPool()
 
     def work(number: int) -> bool:
         for turn in range(300):
@@ -89,7 +89,7 @@ def test_no_two_threads_get_the_same() -> None:
 
 def test_not_more_is_remembered_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_MOST_BYTES", 1 << 20)
-    results = Recycled()
+    results = ResultPool()
     held = [results.empty(SHAPE, FLOAT) for _ in range(5)]
     assert results._bytes <= 1 << 20
     assert len({address_of(one) for one in held}) == 5

@@ -15,7 +15,7 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.program.instructions import KernelCall, RegionCall
 from graft.program.program import Value
-from graft.runtime.evaluated import Supplied
+from graft.runtime.evaluated import SuppliedFunctions
 from graft.runtime.memory import address_of, aligned_empty
 from graft.runtime.session import Argument, Session
 
@@ -101,7 +101,7 @@ def peeking(value: Value) -> tuple[Session, list[int]]:
 
     step = RegionCall("look", (0,), (1,))
     program = program_of((value,), (replace(value, name="y"),), (step,))
-    return Session(program, threads=1, supplied=Supplied({"look": look})), seen
+    return Session(program, threads=1, supplied=SuppliedFunctions({"look": look})), seen
 
 
 def test_inputs_are_used_where_they_lie() -> None:
@@ -253,6 +253,6 @@ def test_arguments_are_described_as_by_onnx_runtime() -> None:
     outputs = float32("y", 5), Value("n", DType.INT64, (0, 2))
     step = RegionCall("f", (), (1, 2))
     program = program_of((float32("x", 5),), outputs, (step,))
-    session = Session(program, supplied=Supplied({"f": lambda arguments, homes: [X]}))
+    session = Session(program, supplied=SuppliedFunctions({"f": lambda arguments, homes: [X]}))
     assert session.get_inputs() == [Argument("x", [5], "tensor(float)")]
     assert session.get_outputs()[1] == Argument("n", [0, 2], "tensor(int64)")

@@ -25,7 +25,7 @@ DISTRIBUTION = "graft-compiler"
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenBackend:
     """A backend that could not be loaded, and why."""
 
     name: str
@@ -34,12 +34,12 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Found:
+class Discovery:
     """All backends by name, where each comes from, and those that did not load."""
 
     backends: Mapping[str, Backend]
     origins: Mapping[str, str]
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[BrokenBackend, ...] = ()
 
 
 _REGISTERED: dict[str, Backend] = {}
@@ -62,20 +62,20 @@ def unregister_backend(name: str) -> None:
     _REGISTERED.pop(name, None)
 
 
-def find_backends() -> Found:
+def find_backends() -> Discovery:
     """Everything that can be found now."""
     backends: dict[str, Backend] = {}
     origins: dict[str, str] = {}
-    broken: list[Broken] = []
+    broken: list[BrokenBackend] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         loaded = _loaded(point)
-        if isinstance(loaded, Broken):
+        if isinstance(loaded, BrokenBackend):
             broken.append(loaded)
         else:
             _add(loaded, _origin(point), backends, origins)
     for backend in _REGISTERED.values():
         _add(backend, _HERE, backends, origins)
-    return Found(backends, origins, tuple(broken))
+    return Discovery(backends, origins, tuple(broken))
 
 
 @cache
@@ -117,18 +117,18 @@ def _add(
     origins[backend.name] = origin
 
 
-def _loaded(point: EntryPoint) -> Backend | Broken:
+def _loaded(point: EntryPoint) -> Backend | BrokenBackend:
     """The backend behind an entry point. Whatever a plug-in raises is its own affair."""
     try:
         backend = point.load()()
     except Exception as error:  # noqa: BLE001
-        return Broken(point.name, _origin(point), described(error))
+        return BrokenBackend(point.name, _origin(point), described(error))
     if not isinstance(backend, Backend):
         reason = f"{point.value} is no subclass of graft.byoc.Backend"
-        return Broken(point.name, _origin(point), reason)
+        return BrokenBackend(point.name, _origin(point), reason)
     if backend.name != point.name:
         reason = f"it is announced as '{point.name}' and calls itself '{backend.name}'"
-        return Broken(point.name, _origin(point), reason)
+        return BrokenBackend(point.name, _origin(point), reason)
     return backend
 
 
@@ -137,7 +137,7 @@ def _origin(point: EntryPoint) -> str:
     return f"{dist.name} {dist.version}" if dist is not None else point.value
 
 
-def backend_named(name: str, discovery: Found) -> Backend:
+def backend_named(name: str, discovery: Discovery) -> Backend:
     """The backend of that name, or the variant `family:variant` of one, able to run here."""
     backend = discovery.backends.get(name)
     family, _, variant = name.partition(":")

@@ -32,7 +32,7 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBuffer:
     """A value in the memory of a device at its fullest, in a form, during a stage; `is_inside`
     where only the region of that stage knows it."""
 
@@ -49,7 +49,7 @@ class Peak:
 
     space: Space
     constants: int
-    values: tuple[Held, ...]
+    values: tuple[HeldBuffer, ...]
     node: int  # that runs then
     workspace: tuple[int, int, int] | None = None  # an option, its stage, and bytes
 
@@ -131,10 +131,10 @@ class _View:
     ) -> None:
         self.problem, self.space, self.forms, self.stages = problem, space, forms, stages
         self.regions = sorted({stages[node] for node in self.forms})
-        self.inside: dict[int, list[tuple[Held, Lifetime[int]]]] = {
+        self.inside: dict[int, list[tuple[HeldBuffer, Lifetime[int]]]] = {
             stage: [] for stage in self.regions
         }
-        self.crossing: list[tuple[Held, Lifetime[int]]] = []
+        self.crossing: list[tuple[HeldBuffer, Lifetime[int]]] = []
         touched = {flow for node in self.forms for flow in problem.touching[node]}
         for number in sorted(touched):
             if problem.flows[number].sizes:
@@ -151,7 +151,7 @@ class _View:
         if produced is not None and maker is not None:
             own = stages[maker]
             if not flow.leaves and all(stages[node] == own for node in flow.consumers):
-                buffer = Held(number, produced, own, flow.bytes_in(produced), is_inside=True)
+                buffer = HeldBuffer(number, produced, own, flow.bytes_in(produced), is_inside=True)
                 last = max((maker, *flow.consumers))
                 self.inside[own].append((buffer, Lifetime(buffer.size, maker, last)))
                 return
@@ -162,7 +162,7 @@ class _View:
                 spans = [(stage, stage) for stage in dict.fromkeys(during)]
             size = flow.bytes_in(form)
             for first, last in spans:
-                buffer = Held(number, form, first, size)
+                buffer = HeldBuffer(number, form, first, size)
                 self.crossing.append((buffer, Lifetime(size, first, last)))
 
     def peaks(self, options: Sequence[int], with_constants: bool = True) -> list[Peak]:
@@ -187,7 +187,7 @@ class _View:
     ) -> Peak:
         """What is there while a node of a region runs."""
         values = [
-            Held(buffer.flow, buffer.form, stage, buffer.size)
+            HeldBuffer(buffer.flow, buffer.form, stage, buffer.size)
             for buffer, interval in self.crossing
             if interval.first <= stage <= interval.last
         ]

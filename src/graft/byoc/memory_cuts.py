@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from graft.byoc.memory import Held, Peak
+from graft.byoc.memory import HeldBuffer, Peak
 from graft.byoc.milp import CONSTANT, Linear, minus, plus, scaled
 from graft.byoc.model import Model
 from graft.byoc.problem import Flow
@@ -80,7 +80,7 @@ class _Region:
                 unused = minus({CONSTANT: 1.0}, self.model.chosen(option))
                 yield (-1, option), size, plus([apart, unused])
 
-    def why_held(self, buffer: Held) -> Linear | None:
+    def why_held(self, buffer: HeldBuffer) -> Linear | None:
         flow = self.problem.flows[buffer.flow]
         node, maker = self.peak.node, flow.producer
         ends = flow.consumers if maker is None else (maker, *flow.consumers)
@@ -224,7 +224,7 @@ class StageCuts:
                 terms.append(scaled(self.model.used.get((option, stage + shift), {}), size))
             self.model.within(peak.space, plus(terms))
 
-    def present(self, buffer: Held, peak: Peak, stages: Sequence[int], shift: int) -> Linear:
+    def present(self, buffer: HeldBuffer, peak: Peak, stages: Sequence[int], shift: int) -> Linear:
         """A variable that is 1 where a value is in a memory for the same reason as now."""
         positions, flow = self.model.positions, self.model.problem.flows[buffer.flow]
         now, then = buffer.stage, buffer.stage + shift

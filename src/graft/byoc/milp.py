@@ -47,7 +47,7 @@ def scaled(expression: Linear, factor: float) -> dict[int, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class Solution:
     """What the solver found: values if there are any, and a bound on the objective."""
 
     values: Sequence[float] | None
@@ -102,12 +102,12 @@ class Programme:
             else:
                 self.costs[variable] += factor * price
 
-    def solve(self, seconds: float) -> Solved:
+    def solve(self, seconds: float) -> Solution:
         """Solve within the time."""
         if self.contradicts:
-            return Solved(None, math.inf)
+            return Solution(None, math.inf)
         if not self.costs:
-            return Solved([], self.constant)
+            return Solution([], self.constant)
         solver = highspy.Highs()  # type: ignore[no-untyped-call]
         solver.silent()
         solver.setOptionValue("threads", 1)
@@ -136,14 +136,14 @@ class Programme:
         return model
 
 
-def _read(solver: highspy.Highs, is_mixed: bool) -> Solved:
+def _read(solver: highspy.Highs, is_mixed: bool) -> Solution:
     status = solver.getModelStatus()
     info = solver.getInfo()
     solved = status == highspy.HighsModelStatus.kOptimal
     feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     values = list(solver.getSolution().col_value) if solved or feasible else None
     if status == highspy.HighsModelStatus.kInfeasible:
-        return Solved(None, math.inf)
+        return Solution(None, math.inf)
     bound = info.mip_dual_bound if is_mixed else info.objective_function_value
     proven = math.isfinite(bound) and (is_mixed or solved)
-    return Solved(values, bound if proven else -math.inf)
+    return Solution(values, bound if proven else -math.inf)

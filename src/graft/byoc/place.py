@@ -29,7 +29,7 @@ _HOST_FORM: Form = (HOST_SPACE, "blocked", DType.FLOAT32)
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedCandidate:
     """A candidate and what it takes."""
 
     candidate: Candidate
@@ -41,7 +41,7 @@ class Placement:
     """The problem, and what its numbers stand for."""
 
     candidates: Candidates
-    priced: tuple[Priced, ...]  # by number of option
+    priced: tuple[PricedCandidate, ...]  # by number of option
     backends: tuple[Backend, ...]  # of the sites after the host
     problem: Problem
 
@@ -59,7 +59,7 @@ def placement_of(
     forms = list(dict.fromkeys([_HOST_FORM, *(form_of(backend.limits) for backend in backends)]))
     number = {node: index for index, node in enumerate(candidates.nodes)}
     priced = tuple(
-        Priced(candidate, prices[candidate])
+        PricedCandidate(candidate, prices[candidate])
         for candidate in candidates.candidates
         if candidate in prices
     )
@@ -96,7 +96,7 @@ def _site_key(candidates: Candidates, candidate: Candidate) -> _SiteKey:
 
 def _sites(
     candidates: Candidates,
-    priced: Sequence[Priced],
+    priced: Sequence[PricedCandidate],
     backends: Sequence[Backend],
     forms: Sequence[Form],
     host_seconds: float,

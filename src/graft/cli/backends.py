@@ -13,7 +13,7 @@ from graft.base.callbacks import described
 from graft.base.errors import BackendError
 from graft.byoc.annotate import tables_of
 from graft.byoc.contract import Backend
-from graft.byoc.discover import Found, find_backends
+from graft.byoc.discover import Discovery, find_backends
 from graft.cli.machine import describe
 from graft.cli.report import Block, print_result, section, table
 from graft.cli.terminal import BAD, GOOD, styled
@@ -60,7 +60,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _text(discovery: Found) -> Iterator[Block]:
+def _text(discovery: Discovery) -> Iterator[Block]:
     header = ("name", "version", "device", "from", "available")
     rows = [
         (name, one.version, device(one), discovery.origins[name], _available(one))
@@ -102,7 +102,7 @@ def missing(backend: Backend) -> str:
     return lacking
 
 
-def _json(discovery: Found) -> dict[str, Any]:
+def _json(discovery: Discovery) -> dict[str, Any]:
     return {
         "backends": [
             {

@@ -173,7 +173,7 @@ def _check_emit(options: argparse.Namespace) -> None:
         raise UsageError("--emit plan chooses a plan, and --plan is one already")
 
 
-def _saved(options: argparse.Namespace) -> Saved:
+def _saved(options: argparse.Namespace) -> SavedFile:
     start = time.perf_counter()
     # Only those who want to hear of the passes need them apart from the rest.
     with _progress(options):
@@ -260,7 +260,7 @@ def _print_passes(reports: Iterable[PassReport]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedFile:
     """A compiled file in figures."""
 
     model: Path
@@ -314,7 +314,7 @@ def save(
     settings: Settings,
     save_plan: Path | None,
     start: float,
-) -> Saved:
+) -> SavedFile:
     """Compile a model and save it; `paths` are where it comes from and goes to, `asked` is about
     placement, `start` when the work on it began."""
     source, path = paths
@@ -335,4 +335,4 @@ def save(
     assert isinstance(placement, Placement)
     arena = None if bound is None else arena_bytes(module.program)
     size, file_bytes = Footprint.of(symbols, arena, bound), path.stat().st_size
-    return Saved(source, path, settings.machine, placement, size, file_bytes, seconds)
+    return SavedFile(source, path, settings.machine, placement, size, file_bytes, seconds)

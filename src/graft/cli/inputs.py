@@ -62,7 +62,7 @@ class Fillable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class InputData:
     """The data for one input and where they come from."""
 
     value: Input
@@ -102,7 +102,7 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
 
 def feed(
     graph: Fillable, options: argparse.Namespace, below: Mapping[str, int] | None = None
-) -> list[Fed]:
+) -> list[InputData]:
     """The data for each input, in order. Integers are generated `below` a number, by input."""
     bounds = below or {}
     feeds = dict(_read_inputs(graph, options.inputs))
@@ -137,7 +137,7 @@ def telling_sizes(graph: Fillable, options: argparse.Namespace) -> Iterator[None
 
 
 def _known_sizes(
-    graph: Fillable, feeds: Mapping[str, Fed], options: argparse.Namespace
+    graph: Fillable, feeds: Mapping[str, InputData], options: argparse.Namespace
 ) -> dict[str, int]:
     """The dims that options or given data decide."""
     bindings = _bindings(graph, options.dims)
@@ -183,7 +183,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _read_inputs(graph: Fillable, files: Sequence[InputFile]) -> Iterator[tuple[str, Fed]]:
+def _read_inputs(graph: Fillable, files: Sequence[InputFile]) -> Iterator[tuple[str, InputData]]:
     values = {value.name: value for value in graph.inputs}
     names: set[str] = set()
     for file in files:
@@ -195,7 +195,7 @@ def _read_inputs(graph: Fillable, files: Sequence[InputFile]) -> Iterator[tuple[
                 raise UserError(f"the input '{name}' is given twice")
             names.add(name)
             value = values[name]
-            yield name, Fed(value, _fitting(value, arrays, file.path), str(file.path))
+            yield name, InputData(value, _fitting(value, arrays, file.path), str(file.path))
 
 
 def _by_input(file: InputFile) -> Iterator[tuple[str, Sequence[Array]]]:
@@ -280,7 +280,7 @@ def _bind(value: Input, data: Data, bindings: dict[str, int]) -> None:
 
 def _generated(
     value: Input, seed: tuple[int, int], bindings: Mapping[str, int], bound: int | None
-) -> Fed:
+) -> InputData:
     below = _INTEGERS_BELOW if bound is None else max(1, min(bound, _INTEGERS_BELOW))
     try:
         data = _drawn(value.type, np.random.default_rng(seed), bindings, below)
@@ -291,7 +291,7 @@ def _generated(
     except (MemoryError, ValueError, OverflowError):
         message = f"the input '{value.name}' of {value.type} does not fit into memory"
         raise UserError(message, hint="try smaller dims") from None
-    return Fed(value, data, f"generated, seed {seed[0]}")
+    return InputData(value, data, f"generated, seed {seed[0]}")
 
 
 def _drawn(

@@ -138,7 +138,7 @@ class StepTime:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredRuns:
     """Steps in the order in which they first end, and the run whose duration is the median."""
 
     steps: Sequence[StepTime]
@@ -170,7 +170,7 @@ def decides(program: Program) -> bool:
 
 def measured(
     session: Profiled, feeds: Mapping[str, Data], progress: Progress = quietly
-) -> Measured:
+) -> MeasuredRuns:
     """Run a few times and measure every step."""
     profiles = sorted(_profiled_runs(session, feeds, progress), key=lambda one: one.seconds)
     typical, is_long = profiles[RUNS // 2], decides(session.program)
@@ -179,7 +179,7 @@ def measured(
     medians = {path: float(np.median([time.get(path, 0.0) for time in times])) for path in moments}
     total = sum(medians.values())
     steps = [_step_time(own, medians[path], total) for path, own in moments.items()]
-    return Measured(steps, typical, session.threads, region_times(profiles), is_long)
+    return MeasuredRuns(steps, typical, session.threads, region_times(profiles), is_long)
 
 
 def _profiled_runs(
@@ -256,7 +256,7 @@ def described(moment: Moment) -> tuple[str, Location]:
     return _DECISIONS[type(step)], getattr(step, "location", Location())
 
 
-def profile_lines(measured: Measured) -> Iterator[Block]:
+def profile_lines(measured: MeasuredRuns) -> Iterator[Block]:
     """The steps as a table, the slowest first."""
     emulated = {region.name for region in measured.regions if region.simulated}
     rows = [_row(one, emulated, measured.decides) for one in _slowest_first(measured)]
@@ -283,7 +283,7 @@ def profile_lines(measured: Measured) -> Iterator[Block]:
         yield from section("Regions", region_lines(measured.regions))
 
 
-def profile_json(measured: Measured) -> dict[str, Any]:
+def profile_json(measured: MeasuredRuns) -> dict[str, Any]:
     """The same for programs."""
     return {
         "runs": RUNS,
@@ -310,13 +310,13 @@ def profile_json(measured: Measured) -> dict[str, Any]:
     }
 
 
-def write_trace(measured: Measured, path: Path) -> None:
+def write_trace(measured: MeasuredRuns, path: Path) -> None:
     """Write the typical run as trace events, a track per thread. Instructions are the caller's,
     around the kernels that run within them."""
     write_events(path, _slices(measured), measured.threads)
 
 
-def _slices(measured: Measured) -> Iterator[TraceSlice]:
+def _slices(measured: MeasuredRuns) -> Iterator[TraceSlice]:
     simulated = SimulatedTrack()
     for moment in measured.typical.moments:
         if kind_of(moment) == "python" and not measured.decides:
@@ -343,7 +343,7 @@ def _step_slices(moment: Moment) -> Iterator[TraceSlice]:
             yield TraceSlice(label, kind_of(moment), begin, end, thread, args=args)
 
 
-def _slowest_first(measured: Measured) -> list[StepTime]:
+def _slowest_first(measured: MeasuredRuns) -> list[StepTime]:
     return sorted(measured.steps, key=lambda one: -one.seconds)
 
 

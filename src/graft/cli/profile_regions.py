@@ -24,7 +24,7 @@ from graft.cli.report import Block, Cell, table
 from graft.program.bytecode_work import PythonWork
 from graft.program.instructions import KernelCall, RegionCall, Transfer
 from graft.runtime.profile import Profile
-from graft.runtime.spaces import Spent
+from graft.runtime.spaces import TimeSpent
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -142,7 +142,7 @@ class SimulatedTrack:
 
 
 def region_slices(
-    step: PythonWork | KernelCall, spent: Spent, around: Slice, simulated: SimulatedTrack
+    step: PythonWork | KernelCall, spent: TimeSpent, around: Slice, simulated: SimulatedTrack
 ) -> Iterator[Slice]:
     """Launch, transfer and execution in the order in which they happen, as far as is known: inside
     the slice of the step, or, of a simulated device, on a track of its own, one after the other."""

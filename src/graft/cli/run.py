@@ -19,7 +19,7 @@ import numpy as np
 from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
 from graft.cli.arrays import save_outputs
-from graft.cli.inputs import Fed, add_input_arguments, data_type, feed, telling_sizes
+from graft.cli.inputs import InputData, add_input_arguments, data_type, feed, telling_sizes
 from graft.cli.options import (
     ACCURACIES,
     REFERENCE,
@@ -31,7 +31,7 @@ from graft.cli.options import (
     check_placement,
     positive,
 )
-from graft.cli.profile import Measured, measured, profile_json, profile_lines, write_trace
+from graft.cli.profile import MeasuredRuns, measured, profile_json, profile_lines, write_trace
 from graft.cli.report import (
     Block,
     figure,
@@ -92,11 +92,11 @@ class Outcome:
     """A run: what ran, what it was given, what it gave, and how long it took."""
 
     runnable: Runnable
-    inputs: Sequence[Fed]
+    inputs: Sequence[InputData]
     outputs: Sequence[tuple[str, Data]]
     run_seconds: float
     variant: str | None  # None: there are none; empty: the general program
-    profile: Measured | None
+    profile: MeasuredRuns | None
     dump: Dump | None = None
 
 
@@ -187,7 +187,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     with running, spoken_warnings(), telling_sizes(runnable, options):
         results = runnable.run(feeds)
     seconds = time.perf_counter() - ready
-    profile: Measured | None = None
+    profile: MeasuredRuns | None = None
     if options.profile:
         with status(f"profiling {options.model.name}") as tell:
             profile = measured(runnable.session, feeds, tell)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from graft.program.layout import ALLOCATE, DISCARD, EXECUTE
 from graft.program.program import Program
-from graft.runtime.memory import Recycled, address_of
+from graft.runtime.memory import ResultPool, address_of
 from graft.runtime.native import Library
 from graft.runtime.thread_pool import STOP, WORK, ThreadPool
 
@@ -18,7 +18,7 @@ class RuntimeContext:
         # The library has to live as long as the addresses that are taken from it.
         self.library = Library(program.objects, symbols)
         self.thread_pool = ThreadPool(self.library, threads)
-        self.results = Recycled()
+        self.results = ResultPool()
         self._constants = dict(program.constants)
 
     def constant(self, number: int) -> int:

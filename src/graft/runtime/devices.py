@@ -31,7 +31,7 @@ from graft.runtime.spaces import (
     FullDeviceError,
     LostDeviceError,
     Runner,
-    Spent,
+    TimeSpent,
 )
 from graft.runtime.tensor_pool import DeviceTensor, Occupancy, TensorPool
 
@@ -156,13 +156,13 @@ class Devices:
             region.guard.transfer(region, task, space)
             if region.simulated:
                 modelled = region.transfer_seconds(nbytes_of(target))
-                _record(run.recorder, Spent(modelled, 0.0, 0.0, simulated=True))
+                _record(run.recorder, TimeSpent(modelled, 0.0, 0.0, simulated=True))
                 return memory
-        _record(run.recorder, Spent(time.perf_counter() - start, 0.0, 0.0))
+        _record(run.recorder, TimeSpent(time.perf_counter() - start, 0.0, 0.0))
         return memory
 
 
-def _record(recorder: Recorder | None, spent: Spent | None) -> None:
+def _record(recorder: Recorder | None, spent: TimeSpent | None) -> None:
     if recorder is not None:
         recorder.spent = spent
 

@@ -28,7 +28,7 @@ from graft.program.layout import Value as Field
 from graft.program.program import Value
 from graft.runtime.executor import Executor
 from graft.runtime.frames import Frame
-from graft.runtime.memory import Recycled, address_of, is_usable
+from graft.runtime.memory import ResultPool, address_of, is_usable
 from graft.runtime.run import Run
 
 # Sizes that are remembered.
@@ -171,7 +171,7 @@ def _refuse_extent() -> None:
     raise UserError("an input or an output has another extent")
 
 
-def _allocator(results: Recycled, value: Value, shape: tuple[int, ...]) -> Callable[[], Array]:
+def _allocator(results: ResultPool, value: Value, shape: tuple[int, ...]) -> Callable[[], Array]:
     assert value.dtype is not None
     return results.allocator(shape, value.dtype.numpy, value.alignment)
 

@@ -24,7 +24,7 @@ Evaluator = Callable[[Sequence[Any], Mapping[str, int]], Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Supplied:
+class SuppliedFunctions:
     """The Python functions that a program names: of regions, and of nodes on the evaluator."""
 
     functions: Mapping[str, Runner] = field(default_factory=dict)

@@ -32,7 +32,7 @@ from graft.program.layout import Status
 from graft.program.program import ALIGNMENT, Program, Value
 from graft.runtime.context import RuntimeContext
 from graft.runtime.devices import Devices
-from graft.runtime.evaluated import Supplied
+from graft.runtime.evaluated import SuppliedFunctions
 from graft.runtime.frames import Frame, LinkedImage
 from graft.runtime.guard import AbandonedError
 from graft.runtime.lists import run_list_op
@@ -49,7 +49,9 @@ _NOTHING: Mapping[int, Array] = {}
 class Executor:
     """A program, linked and ready to run. Safe to call from several threads."""
 
-    def __init__(self, program: Program, context: RuntimeContext, supplied: Supplied) -> None:
+    def __init__(
+        self, program: Program, context: RuntimeContext, supplied: SuppliedFunctions
+    ) -> None:
         self.program, self.context = program, context
         self.linked = LinkedImage(encode(program, context.thread_pool.threads), program, context)
         self.devices = Devices(program, supplied.functions)
@@ -303,7 +305,7 @@ class Executor:
 class EvaluatedProgram:
     """A program without native code, which runs on any machine: the evaluator does it all."""
 
-    def __init__(self, program: Program, supplied: Supplied) -> None:
+    def __init__(self, program: Program, supplied: SuppliedFunctions) -> None:
         self.program, self._evaluators = program, supplied.evaluators
 
     def __call__(

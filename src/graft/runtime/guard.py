@@ -26,7 +26,7 @@ from graft.base.errors import CrashedError, EvaluationError, GraftError, UserErr
 from graft.runtime.breaker import Admission, Breaker
 from graft.runtime.comparison import find_difference, poison, suspicion, unwritten
 from graft.runtime.incidents import Fault, Incident, IncidentLog, RegionWarning
-from graft.runtime.spaces import HOST_MEMORY, LostDeviceError, OperandMemory, Spent
+from graft.runtime.spaces import HOST_MEMORY, LostDeviceError, OperandMemory, TimeSpent
 from graft.runtime.supervise import OverdueError, contained, within
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Guard:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         memory: OperandMemory = HOST_MEMORY,
-    ) -> Spent:
+    ) -> TimeSpent:
         """Run a region on operands in some memory, on the accelerator or else on the host."""
         admission = self._admit()
         if admission is Admission.REFUSED:
@@ -222,7 +222,7 @@ class Guard:
         outputs: Sequence[Any],
         memory: OperandMemory,
         is_trial: bool,
-    ) -> Spent:
+    ) -> TimeSpent:
         """Run on the accelerator; raises where the results are not to be believed."""
         budget = self._budget
         is_first = budget.first > 0
@@ -248,7 +248,7 @@ class Guard:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         memory: OperandMemory,
-    ) -> Spent:
+    ) -> TimeSpent:
         """Run on the accelerator and on the host, and compare."""
         host = region.host_runner()  # which may have to be made first
         start = time.perf_counter()
@@ -323,7 +323,7 @@ class Guard:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         memory: OperandMemory,
-    ) -> Spent:
+    ) -> TimeSpent:
         """Run on the accelerator, within the deadline."""
         operands = (*inputs, *outputs)
         seconds = self._deadline.seconds(operands)
@@ -345,7 +345,7 @@ class Guard:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         memory: OperandMemory,
-    ) -> Spent:
+    ) -> TimeSpent:
         """After a failure: the host's results in place of the accelerator's."""
         is_late = isinstance(error, OverdueError)
         try:
@@ -368,7 +368,7 @@ class Guard:
         outputs: Sequence[Any],
         memory: OperandMemory,
         expected: Sequence[Array] | None = None,
-    ) -> Spent:
+    ) -> TimeSpent:
         """Run on the host, unless its results are known already."""
         start = time.perf_counter()
         execution = 0.0
@@ -382,7 +382,7 @@ class Guard:
             execution = region.compute(operands, expected).execution
         known = expected
         self._reach(region, memory.space, lambda: memory.store(known, outputs))
-        return Spent(time.perf_counter() - start - execution, 0.0, execution)
+        return TimeSpent(time.perf_counter() - start - execution, 0.0, execution)
 
     def _reach(self, region: Region, space: str, task: Callable[[], T]) -> T:
         """Read or write operands; a device that fails, or is late, is lost."""

@@ -114,7 +114,7 @@ def unlocked(array: Array) -> Array:
     return np.asarray(_Unlocked(array))
 
 
-class Recycled:
+class ResultPool:
     """Memory for results: that of earlier ones that nobody holds any more, where there is some.
 
     The system gives memory page by page, when it is first touched, which takes longer than to fill

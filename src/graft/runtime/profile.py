@@ -19,7 +19,7 @@ from graft.base.dtypes import Array
 from graft.program.bytecode_work import Path, PythonWork
 from graft.program.extents import Extents
 from graft.program.instructions import KernelCall, Segment
-from graft.runtime.spaces import Spent
+from graft.runtime.spaces import TimeSpent
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +55,7 @@ class Moment:
     own: float
     busy: tuple[float, ...]
     begins: tuple[int, ...]
-    spent: Spent | None = None
+    spent: TimeSpent | None = None
     flops: int = 0
     bytes: int = 0
 
@@ -79,7 +79,7 @@ class Recorder:
     """Collects moments while a program runs."""
 
     moments: list[Moment] = field(default_factory=list)
-    spent: Spent | None = None  # by the region or transfer that runs
+    spent: TimeSpent | None = None  # by the region or transfer that runs
     _inside: list[float] = field(default_factory=lambda: [0.0])  # per open step, what is within it
 
     @contextmanager

@@ -24,7 +24,7 @@ from graft.runtime.spaces import (
     Device,
     OperandMemory,
     Runner,
-    Spent,
+    TimeSpent,
     device_of,
     is_simulated,
     refuse_arrays,
@@ -67,7 +67,7 @@ class Region:
         self.keeps_deadlines = bool(getattr(runner, "keeps_deadlines", False))
         self.simulated, self.rounding = is_simulated(runner), rounding_of(runner)
         if self.simulated:
-            self._modelled = Spent(0.0, runner.launch_seconds, runner.seconds, simulated=True)
+            self._modelled = TimeSpent(0.0, runner.launch_seconds, runner.seconds, simulated=True)
 
     @property
     def open(self) -> bool:
@@ -103,7 +103,7 @@ class Region:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         memory: OperandMemory = HOST_MEMORY,
-    ) -> Spent:
+    ) -> TimeSpent:
         """Run under guard, on operands in some memory.
 
         Raises `AbandonedError` where the outputs must not be used again."""
@@ -119,7 +119,7 @@ class Region:
         outputs: Sequence[Any],
         in_host_memory: bool,
         deadline: float | None = None,
-    ) -> Spent:
+    ) -> TimeSpent:
         """Run on the accelerator, and tell where the time went as far as that can be told from
         here. Operands in host memory are copied to its device where it has one."""
         if self.loader is not None:
@@ -140,14 +140,14 @@ class Region:
             copying = time.perf_counter() - end
         if self.simulated:
             return self._modelled
-        return Spent(copying, 0.0, end - start)
+        return TimeSpent(copying, 0.0, end - start)
 
-    def compute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Spent:
+    def compute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> TimeSpent:
         """Run on the host, on arrays in its memory."""
         runner = self.host_runner()
         start = time.perf_counter()
         self.deliver(runner(inputs, outputs), outputs)
-        return Spent(0.0, 0.0, time.perf_counter() - start)
+        return TimeSpent(0.0, 0.0, time.perf_counter() - start)
 
     def deliver(self, results: Sequence[Array] | None, outputs: Sequence[Array]) -> None:
         """Copy results that were returned instead of written into `outputs`."""

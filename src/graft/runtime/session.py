@@ -31,7 +31,7 @@ from graft.runtime.artifact import load as load_artifact
 from graft.runtime.container import contradictory, write_image
 from graft.runtime.context import RuntimeContext
 from graft.runtime.dispatch import Binding, Dispatcher, bind
-from graft.runtime.evaluated import Evaluator, Supplied, evaluator_runtime
+from graft.runtime.evaluated import Evaluator, SuppliedFunctions, evaluator_runtime
 from graft.runtime.executor import EvaluatedProgram, Executor
 from graft.runtime.feeds import (
     ONNX_NAMES,
@@ -89,7 +89,7 @@ class Session:
         self,
         program: Program,
         threads: int | None = None,
-        supplied: Supplied | None = None,
+        supplied: SuppliedFunctions | None = None,
         at_once: bool = True,
         machine: str = "",
     ) -> None:
@@ -97,7 +97,7 @@ class Session:
         was compiled for, in the user's words."""
         verify_program(program)
         self.program, self._threads, self._machine = program, threads, machine
-        self._supplied = supplied or Supplied()
+        self._supplied = supplied or SuppliedFunctions()
         self._slots = {value.name: InputSlot(value) for value in program.inputs}
         if at_once:
             self._link()
@@ -341,7 +341,7 @@ def session_of(
                 evaluators[step.function] = runtime(step.graph)
             except (UserError, ValueError) as error:
                 raise contradictory(error) from error
-    return Session(artifact.program, threads, Supplied(functions or {}, evaluators))
+    return Session(artifact.program, threads, SuppliedFunctions(functions or {}, evaluators))
 
 
 def _verify_before_use(session: Session, verify: Callable[[], None]) -> None:

@@ -35,7 +35,7 @@ class FullDeviceError(LostDeviceError):
     """A device gives no memory for one more tensor."""
 
 
-class Spent(NamedTuple):
+class TimeSpent(NamedTuple):
     """Seconds of one call: bringing values to the region and back, getting it to start, computing.
     `simulated` says that they are a model's."""
 
@@ -44,7 +44,7 @@ class Spent(NamedTuple):
     execution: float
     simulated: bool = False
 
-    def with_launch(self, total: float) -> Spent:
+    def with_launch(self, total: float) -> TimeSpent:
         """The same where what is left of the whole went into getting started."""
         if self.simulated or not self.execution:
             return self

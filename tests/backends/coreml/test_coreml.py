@@ -27,7 +27,7 @@ from graft.base.dtypes import Array, DType
 from graft.base.errors import UserError
 from graft.byoc.candidates import find_candidates, placeable
 from graft.byoc.contract import Cost, Runner
-from graft.byoc.discover import Found, backend_named
+from graft.byoc.discover import Discovery, backend_named
 from graft.byoc.kit.conformance import broken_promises, conformance
 from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.synthesize import UnbuildableError, synthesize
@@ -256,7 +256,7 @@ def test_artifacts_hold_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.skipif(sys.platform == "darwin", reason="it runs here")
 def test_it_says_that_it_does_not_run_here() -> None:
     with pytest.raises(UserError, match="'coreml' cannot run here: Core ML runs on macOS alone"):
-        backend_named("coreml", Found({"coreml": COREML}, {"coreml": "a test"}))
+        backend_named("coreml", Discovery({"coreml": COREML}, {"coreml": "a test"}))
     (graph,) = examples("nn.relu", 1)
     with pytest.raises(UserError, match="this region cannot run here: Core ML runs on macOS"):
         runtime.load(COREML.code(graph))

@@ -19,7 +19,7 @@ from graft.base.dtypes import Array
 from graft.base.errors import UserError
 from graft.byoc.boundary import wished
 from graft.byoc.candidates import find_candidates
-from graft.byoc.discover import Found, backend_named
+from graft.byoc.discover import Discovery, backend_named
 from graft.byoc.explain import explain
 from graft.compiler import compile_options
 from graft.ir.builder import Builder
@@ -28,7 +28,7 @@ from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
 from graft.stages import import_graph, optimize, place
 
-FAMILY = Found({"ethosu": EthosU()}, {"ethosu": "a test"})
+FAMILY = Discovery({"ethosu": EthosU()}, {"ethosu": "a test"})
 LACKING = runtime.missing()
 needs_tools = pytest.mark.skipif(bool(LACKING), reason=LACKING or "nothing is missing")
 SCALES = {"x": 0.0213, "y": 0.0371, "out": 0.0457}  # of operands and results

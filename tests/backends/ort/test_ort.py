@@ -15,7 +15,7 @@ from graft.backends.ort import runtime
 from graft.backends.ort.backend import Ort
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.candidates import find_candidates
-from graft.byoc.discover import Found, backend_named
+from graft.byoc.discover import Discovery, backend_named
 from graft.byoc.measure import sample
 from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
@@ -25,7 +25,7 @@ from graft.runtime import loaders, onnx_session
 
 CPU = "CPUExecutionProvider"
 TAKES_NOTHING = "AzureExecutionProvider"  # built in, for operators of its own alone
-FAMILY = Found({"ort": Ort()}, {"ort": "a test"})
+FAMILY = Discovery({"ort": Ort()}, {"ort": "a test"})
 
 MODEL = """
     <ir_version: 10, opset_import: ["": 20]>
@@ -94,7 +94,7 @@ def test_names_of_providers() -> None:
     with pytest.raises(UserError, match="has no 'NoSuchProvider' here: there are ort:"):
         backend_named("ort:NoSuchProvider", FAMILY)
     with pytest.raises(UserError, match="HostBackend is no family of backends"):
-        backend_named("host:big", Found({"host": HostBackend()}, {"host": "a test"}))
+        backend_named("host:big", Discovery({"host": HostBackend()}, {"host": "a test"}))
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from graft.backends.qnn.backend import Qnn
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.candidates import find_candidates
 from graft.byoc.contract import Source
-from graft.byoc.discover import Found, backend_named
+from graft.byoc.discover import Discovery, backend_named
 from graft.byoc.kit import conformance
 from graft.frontends.onnx.importer import import_model
 from graft.ir.evaluate import evaluate
@@ -34,7 +34,7 @@ from graft.runtime import loaders, onnx_session
 
 pytestmark = pytest.mark.full
 EXTENTS = (224, 56, 8, 4)
-FOUND = Found({"qnn": Qnn()}, {"qnn": "a test"})
+FOUND = Discovery({"qnn": Qnn()}, {"qnn": "a test"})
 HEADER = '<ir_version: 9, opset_import: ["": 20]>\n'
 
 

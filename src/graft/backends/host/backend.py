@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from graft.backends.host.executable import HOST_VERSION, HostExecutable, specialized
-from graft.backends.host.lowering.builder import Built, build_program
+from graft.backends.host.lowering.builder import BuiltProgram, build_program
 from graft.backends.host.lowering.segments import SegmentCompiler
 from graft.backends.host.passes.pipeline import prepare
 from graft.backends.host.patterns import host_patterns
@@ -167,7 +167,7 @@ class HostLowering:
         return fused, tuple(reports)
 
     @cached_property
-    def _without_code(self) -> tuple[_Collector, Built]:
+    def _without_code(self) -> tuple[_Collector, BuiltProgram]:
         """The kernels, and a program without code for them."""
         own = self._compiler
         compiler = _Collector(own.target, own.accuracy, own.regions, own.spaces, own.report)

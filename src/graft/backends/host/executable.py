@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.backends.host.lowering.builder import Built
+from graft.backends.host.lowering.builder import BuiltProgram
 from graft.base.dtypes import Array
 from graft.byoc.contract import HOST_BACKEND, Cost, Source
 from graft.byoc.executable import Settings
@@ -20,7 +20,7 @@ from graft.byoc.measure import WATCH, calm
 from graft.program.program import Program
 from graft.program.variants import Key, variant_name, with_variants
 from graft.runtime.artifact import Origin, save
-from graft.runtime.evaluated import Supplied
+from graft.runtime.evaluated import SuppliedFunctions
 from graft.runtime.profile import Profile
 from graft.runtime.session import Session
 from graft.target.target import HOST
@@ -35,7 +35,7 @@ class HostExecutable:
     """A compiled graph."""
 
     program: Program
-    supplied: Supplied
+    supplied: SuppliedFunctions
     options: Settings
     kernels: Mapping[str, str]  # labels by the values that they make; fused values are not here
     reference_nodes: Mapping[str, str]  # values that the evaluator makes, with the reason
@@ -44,7 +44,7 @@ class HostExecutable:
     makes: Mapping[int, str] = field(default_factory=dict)  # by kernel call or instruction
 
     @classmethod
-    def of(cls, built: Built, options: Settings) -> HostExecutable:
+    def of(cls, built: BuiltProgram, options: Settings) -> HostExecutable:
         """What was built of a graph."""
         return cls(
             built.program,
@@ -135,12 +135,12 @@ def specialized(
     )
 
 
-def _supplied(parts: Mapping[str, HostExecutable]) -> Supplied:
+def _supplied(parts: Mapping[str, HostExecutable]) -> SuppliedFunctions:
     """The functions of all programs, those of variants under names with theirs as a prefix."""
-    result = Supplied()
+    result = SuppliedFunctions()
     for variant, part in parts.items():
         own = part.supplied
-        result = Supplied(
+        result = SuppliedFunctions(
             {**result.functions, **_named(variant, own.functions)},
             {**result.evaluators, **_named(variant, own.evaluators)},
         )

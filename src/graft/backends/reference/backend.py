@@ -19,7 +19,7 @@ from graft.ir.evaluate import Data, evaluate
 from graft.ir.graph import Graph
 from graft.passes.pipeline import PassReport
 from graft.runtime.artifact import Origin, save
-from graft.runtime.evaluated import Supplied
+from graft.runtime.evaluated import SuppliedFunctions
 from graft.runtime.session import Session
 from graft.target.target import HOST
 
@@ -105,7 +105,7 @@ class ReferenceProgram:
         """The graph, ready to run as a program of one instruction."""
         graph = self._graph
         run = {MODEL: lambda operands, _symbols: evaluate(graph, operands)}
-        return Session(evaluated_model(graph), supplied=Supplied({}, run))
+        return Session(evaluated_model(graph), supplied=SuppliedFunctions({}, run))
 
     def without_session(self) -> ReferenceProgram:
         """The same graph."""

@@ -78,7 +78,7 @@ _LEAST_PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedContender:
     """A contender that has run the model once."""
 
     contender: Contender
@@ -195,7 +195,7 @@ def compared(
         with status(f"importing {path.name}"):
             subject = prepared(path, options, folder)
         standings: dict[str, Standing] = {}
-        ready: dict[str, Prepared] = {}
+        ready: dict[str, PreparedContender] = {}
         for number, contender in enumerate(contenders):
             try:
                 with status(f"preparing {path.name}") as tell:
@@ -243,7 +243,7 @@ def _task(
 
 def prepare_contender(
     contender: Contender, task: dict[str, Any], folder: Path, workers: ExitStack
-) -> Prepared:
+) -> PreparedContender:
     """Start a contender's process and have it run the model once."""
     own = folder / contender.name
     own.mkdir()
@@ -254,11 +254,11 @@ def prepare_contender(
         workers.push(stack.pop_all())
     outputs = [read_data(own, description) for description in answer["outputs"]]
     version, seconds, run_seconds = answer["version"], answer["seconds"], answer["run_seconds"]
-    return Prepared(contender, worker, version, seconds, run_seconds, outputs)
+    return PreparedContender(contender, worker, version, seconds, run_seconds, outputs)
 
 
 def _exclude(
-    ready: dict[str, Prepared],
+    ready: dict[str, PreparedContender],
     standings: dict[str, Standing],
     subject: Subject,
     tolerance: Tolerance,
@@ -272,7 +272,7 @@ def _exclude(
 
 
 def _measured(
-    ready: Mapping[str, Prepared], limits: Limits, path: Path, threads: int, fewest: int
+    ready: Mapping[str, PreparedContender], limits: Limits, path: Path, threads: int, fewest: int
 ) -> Measurement:
     """The rounds of those that are ready; none where they are fewer than `needed`."""
     if GRAFT not in ready or len(ready) < fewest:

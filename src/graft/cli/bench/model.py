@@ -20,7 +20,7 @@ import onnx
 
 from graft.base.errors import UserError
 from graft.cli.arrays import Description, write_data
-from graft.cli.inputs import Fed, feed
+from graft.cli.inputs import InputData, feed
 from graft.cli.survey import index_bounds
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
@@ -36,7 +36,7 @@ class Subject:
     path: Path  # as the user knows it
     file: Path
     graph: Graph
-    inputs: Sequence[Fed]
+    inputs: Sequence[InputData]
     feeds: Sequence[tuple[str, Description]]  # the inputs' data, beside the file
 
 

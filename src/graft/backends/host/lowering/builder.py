@@ -16,7 +16,7 @@ from typing import Any
 from graft.backends.host.lowering.assemble import Assembly
 from graft.backends.host.lowering.cut import GraphPart, cut
 from graft.backends.host.lowering.device_values import DeviceValues
-from graft.backends.host.lowering.emit import Emitted, emit
+from graft.backends.host.lowering.emit import EmittedProgram, emit
 from graft.backends.host.lowering.segments import SegmentCompiler, driver_code, why_not_native
 from graft.backends.host.lowering.symbols import adopt, inherited_symbols, rename_new
 from graft.backends.host.lowering.values import Values
@@ -57,14 +57,14 @@ from graft.program.instructions import (
 )
 from graft.program.lookup import Table
 from graft.program.program import ALIGNMENT, Program, Target
-from graft.runtime.evaluated import Evaluator, Supplied
+from graft.runtime.evaluated import Evaluator, SuppliedFunctions
 from graft.runtime.memory import ready
 from graft.runtime.spaces import Runner
 from graft.target.roofline import cache_roofline
 
 
 @dataclass
-class Built:
+class BuiltProgram:
     """A program and what goes with it in this process: the functions that it names, the values that
     the evaluator computes (`reasons`) or that Python looks up (`lookups`), and kernel calls and
     instructions in order with the value that each computes (`makes`). `arena_bound` is the least
@@ -79,12 +79,14 @@ class Built:
     arena_bound: int | None = None
 
     @property
-    def supplied(self) -> Supplied:
+    def supplied(self) -> SuppliedFunctions:
         """The Python functions that the program names."""
-        return Supplied(self.functions, self.evaluators)
+        return SuppliedFunctions(self.functions, self.evaluators)
 
 
-def build_program(graph: Graph, compiler: SegmentCompiler, threads: int | None = None) -> Built:
+def build_program(
+    graph: Graph, compiler: SegmentCompiler, threads: int | None = None
+) -> BuiltProgram:
     """The program of a graph."""
     builder = _ProgramBuilder(compiler)
     if why_not_native(graph):
@@ -101,7 +103,7 @@ def build_program(graph: Graph, compiler: SegmentCompiler, threads: int | None =
 
 def build_assembled(
     graph: Graph, assembly: Assembly, compiler: SegmentCompiler, guards: tuple[Guard, ...] = ()
-) -> Built:
+) -> BuiltProgram:
     """The program of a graph of static shapes that has been assembled. With guards, its last output
     is their counts, which is no output of the program."""
     count = len(graph.outputs) - bool(guards)
@@ -121,7 +123,7 @@ class _ProgramBuilder:
 
     def __init__(self, compiler: SegmentCompiler) -> None:
         self.compiler = compiler
-        self.values, self.built = Values(), Built()
+        self.values, self.built = Values(), BuiltProgram()
         self.symbols: set[str] = set()  # names that are used
         self._objects: dict[bytes, None] = {}
         self._parts = 0
@@ -133,7 +135,9 @@ class _ProgramBuilder:
         self.symbols.add(name)
         return name
 
-    def built_with(self, body: Block, output_names: tuple[str, ...], threads: int | None) -> Built:
+    def built_with(
+        self, body: Block, output_names: tuple[str, ...], threads: int | None
+    ) -> BuiltProgram:
         """The finished program."""
         target, machine = self.compiler.target, self.compiler.target.machine
         core, between = cache_roofline(machine), (machine.calling_seconds, machine.meeting_seconds)
@@ -184,7 +188,7 @@ class _ProgramBuilder:
         numbers = self.values, inputs, outputs
         return self._take(*self.compiler.compile(graph, *numbers, ranges, label))
 
-    def _take(self, emitted: Emitted, codes: tuple[bytes, ...]) -> list[Instruction]:
+    def _take(self, emitted: EmittedProgram, codes: tuple[bytes, ...]) -> list[Instruction]:
         """Add what instructions need to the program; returns the instructions."""
         self._objects |= dict.fromkeys(codes)
         self.built.makes += emitted.makes

@@ -49,7 +49,7 @@ AnyStep = NativeStep | ReferenceStep | TransferStep
 
 
 @dataclass
-class Emitted:
+class EmittedProgram:
     """The instructions of an assembly. `makes` has the kernel calls and instructions in the order
     in which they run, each with the name of the value it computes (empty for mere relayouts).
     `bound` is the least arena of any memory plan, where that is a number."""
@@ -68,7 +68,7 @@ def emit(
     checks: tuple[SizeCheck, ...] = (),
     guards: tuple[Guard, ...] = (),
     label: str = "",
-) -> Emitted:
+) -> EmittedProgram:
     """The instructions of an assembly on values with these numbers.
 
     Where there are guards, the last output of the assembly counts their violations. `label` is a
@@ -103,9 +103,9 @@ class _Emitter:
         self._numbers: dict[tuple[HostBuffer | DeviceBuffer, tuple[int, ...]], int] = {}
         self._in_slots: dict[Slot | None, int] = {}  # the value that a function has written to each
         self._calls: list[tuple[p.KernelCall, NativeStep]] = []
-        self._emitted = Emitted(bound=self._memory.plan.bound)
+        self._emitted = EmittedProgram(bound=self._memory.plan.bound)
 
-    def emit(self) -> Emitted:
+    def emit(self) -> EmittedProgram:
         for number, step in enumerate(self._assembly.steps):
             if isinstance(step, NativeStep):
                 self._calls.append((self._call(step), step))

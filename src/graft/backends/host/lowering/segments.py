@@ -14,7 +14,7 @@ from functools import cached_property, partial
 
 from graft.backends.host.kernel_memo import Kernels, RowKernels
 from graft.backends.host.lowering.assemble import Assembly, assemble
-from graft.backends.host.lowering.emit import Emitted, emit
+from graft.backends.host.lowering.emit import EmittedProgram, emit
 from graft.backends.host.lowering.values import Values
 from graft.backends.host.passes.guards import insert_guards
 from graft.backends.host.passes.pipeline import prepare
@@ -106,7 +106,7 @@ class SegmentCompiler:
         outputs: Sequence[int],
         ranges: IndexRanges,
         label: str,
-    ) -> tuple[Emitted, tuple[bytes, ...]]:
+    ) -> tuple[EmittedProgram, tuple[bytes, ...]]:
         """The instructions of a part of a graph all of whose sizes are known when it runs, on
         values with these numbers, and their code. `ranges` are those of the whole graph."""
         with self.compilation() as compilation:

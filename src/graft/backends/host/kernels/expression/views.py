@@ -57,7 +57,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Merged(View):
+class MergedView(View):
     """Pointwise nodes with as few axes as broadcasting allows."""
 
     axes: Axes
@@ -104,7 +104,7 @@ class AlongAxis(View):
 
 
 @dataclass(frozen=True)
-class Reduced(View):
+class ReducedView(View):
     """A reduction and the pointwise nodes around it: runs of axes that are all reduced, or all kept
     and not broadcast along, are one axis. Axes that are reduced stay, with one element."""
 
@@ -124,7 +124,7 @@ class Reduced(View):
 
 
 @dataclass(frozen=True)
-class Joined(View):
+class JoinedView(View):
     """A concatenation: the axes before the joined one as one, and it with all behind it as one."""
 
     axis: int
@@ -207,7 +207,7 @@ def view_of(group: Group, extents: Extents, target: Target) -> View:
         return AlongAxis(group, extents, group.node.attrs.axis % len(shape_of(group.output)))
     if group.node.op.name == "concatenate":
         axis = group.node.attrs.axis % len(shape_of(group.output))
-        return Joined(group, extents, axis)
+        return JoinedView(group, extents, axis)
     anchor = group.anchor
     if anchor is not None and anchor.op.name in REDUCTIONS:
         return _reduced(group, extents, anchor) or View(group, extents)
@@ -220,7 +220,7 @@ def view_of(group: Group, extents: Extents, target: Target) -> View:
     return View(group, extents)
 
 
-def _merged(group: Group, extents: Extents) -> Merged | None:
+def _merged(group: Group, extents: Extents) -> MergedView | None:
     """Pointwise nodes with axes merged; None where it is not known what is broadcast."""
     shape = shape_of(group.output)
     values = (value for node in group.nodes for value in (*node.args, *node.outputs))
@@ -230,10 +230,10 @@ def _merged(group: Group, extents: Extents) -> Merged | None:
     shapes |= {node.output: padded(shape_of(node.output), len(shape)) for node in group.nodes}
     if unclear(shape, shapes.values()) is not None:
         return None
-    return Merged(group, extents, merged(shape, shapes.values()), shapes)
+    return MergedView(group, extents, merged(shape, shapes.values()), shapes)
 
 
-def _reduced(group: Group, extents: Extents, anchor: Node) -> Reduced | None:
+def _reduced(group: Group, extents: Extents, anchor: Node) -> ReducedView | None:
     """A reduction with axes merged; None where that is not possible or not known."""
     data, reduced_axes = anchor.args[0], anchor.attrs.axes
     shape, result = shape_of(data), shape_of(anchor.output)
@@ -265,7 +265,7 @@ def _reduced(group: Group, extents: Extents, anchor: Node) -> Reduced | None:
         for number, run in enumerate(runs.runs)
         if any(axis in axes and shape[axis] != 1 for axis in range(*run))
     )
-    return Reduced(group, extents, anchor, runs, reduced, {**earlier, **spread})
+    return ReducedView(group, extents, anchor, runs, reduced, {**earlier, **spread})
 
 
 def _spread(operand: tuple[Dim, ...], rest: tuple[Dim, ...], axes: set[int]) -> tuple[Dim, ...]:
