@@ -16,7 +16,7 @@ from pathlib import Path
 from graft.base.errors import GraftWarning, warn_user
 
 _PRIVATE = 0o700
-_OTHERS = 0o077  # what anybody but the owner may do
+_OTHERS = 0o077  # the permissions of others than the owner
 _warned: set[Path] = set()  # cache folders that have been warned of
 
 

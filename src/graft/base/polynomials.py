@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from graft.base.names import quoted
 
 SYMBOL, OPAQUE = "symbol", "opaque"  # kinds of atoms; any other kind is the function it calls
-# Texts of atoms that are longer are digests: they still sort atoms, but nobody reads them.
+# Texts of atoms that are longer are digests: they only sort atoms.
 LONGEST_TEXT: Final = 4096
 _INFIX: Final = {"floordiv": "//", "mod": "%"}
 _BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")

@@ -42,7 +42,7 @@ MOST_PARTS = 64
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """Nodes that a backend could run in one piece, in the order of the graph."""
+    """Nodes that a backend could run as one region, in the order of the graph."""
 
     backend: str
     pattern: str
@@ -78,7 +78,7 @@ class Candidates:
     @cached_property
     def scope_of(self) -> Mapping[Node, Scope]:
         """The nodes to place, in order, each with its scope. Constants are none: they follow
-        whoever reads them."""
+        their readers."""
         return dict(nodes_in_order(self.scopes))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The contract between the compiler and whoever brings code generation of their own.
+"""The contract between the compiler and the authors of backends.
 
 A backend is one class. It says what it can run (`patterns`, `supports`), what that costs (`price`,
 `limits`), compiles regions (`process`, `compile`) and runs them (`load`). A region is a pure
@@ -6,7 +6,7 @@ function: a closed graph with static meaning, which is compiled, priced, checked
 and kept as the fallback, always the same object.
 
 The host is such a class, too. What it does beyond regions (`configured`, `lower`, `specialize`,
-`time_groups`) has defaults here, which fit whoever only runs regions.
+`time_groups`) has defaults here, which fit backends that only run regions.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Backend:
         return ""
 
     def patterns(self) -> PatternTable:
-        """What the backend can run in one piece: names and patterns, the largest first."""
+        """What the backend can run as one region: names and patterns, the largest first."""
         return ()
 
     def check_patterns(self, names: Sequence[str]) -> None:

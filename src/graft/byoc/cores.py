@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-# Arithmetic that a core needs some milliseconds for, without memory that anybody else has in use.
+# Arithmetic that a core needs some milliseconds for, in memory of its own.
 _NUMBERS, _TURNS = 8192, 60
 # Of the cores that were asked for, what there has to be.
 _ENOUGH = 0.8
@@ -66,7 +66,7 @@ class Watch:
             start = time.monotonic()
 
     def holds(self) -> bool:
-        """Whether the cores are there in full, as far as anybody still cares."""
+        """Whether the cores are available in full; always true once waiting has been given up."""
         if self.threads == 1 or self.lost >= self.patience:
             return True
         return self.measure_cores(self.threads) >= _ENOUGH * self.threads

@@ -41,8 +41,8 @@ class Accuracy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a user asks of whoever builds a program. `threads`: how many share the work, None for
-    one per core; `machine`: whose code it is; `accuracy`: which algorithms are allowed;
+    """What a user asks of the backend that builds a program. `threads`: how many share the work,
+    None for one per core; `machine`: whose code it is; `accuracy`: which algorithms are allowed;
     `precision`: what backends whose limits say so may compute float32 in; `report` is told of the
     progress."""
 

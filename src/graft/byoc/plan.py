@@ -42,7 +42,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PlannedRegion:
-    """Nodes that one backend runs in one piece, and what that is thought to take."""
+    """Nodes that one backend runs as one region, and what that is thought to take."""
 
     backend: str
     nodes: tuple[str, ...]

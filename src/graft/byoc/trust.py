@@ -185,7 +185,7 @@ def _undecided(body: Graph) -> str:
 
 
 def _run(runner: Runner, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-    with np.errstate(all="ignore"):  # that large numbers overflow is nobody's mistake
+    with np.errstate(all="ignore"):  # large numbers may overflow
         deliver(runner(inputs, outputs), outputs, "the region")
 
 

@@ -1,4 +1,4 @@
-"""`graft demo`: a walk through the whole compiler on ResNet-18, for whoever has just come in."""
+"""`graft demo`: a walk through the whole compiler on ResNet-18, for newcomers."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class ValueRef:
 
 
 def default_folder(model: Path) -> Path:
-    """Where dumps go unless somebody says otherwise."""
+    """Where dumps go by default."""
     return Path(f"{file_stem(model.stem, 'model')}-dump")
 
 

@@ -124,7 +124,7 @@ def data_type(data: Data) -> str:
 
 @contextmanager
 def telling_sizes(graph: Fillable, options: argparse.Namespace) -> Iterator[None]:
-    """Remind a user of the sizes that nobody gave, if running with them fails."""
+    """Add the sizes that were assumed to the hint of an error."""
     try:
         yield
     except UserError as error:
@@ -311,7 +311,7 @@ def _drawn(
 
 
 def _extent(dim: AnyDim, bindings: Mapping[str, int]) -> int:
-    """A dim's value; 1 where nobody has set it."""
+    """A dim's value; 1 by default."""
     if isinstance(dim, int):
         return dim
     name = None if dim is UNKNOWN else bare_symbol(dim)

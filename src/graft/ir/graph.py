@@ -129,7 +129,7 @@ class Graph:
 
     @cached_property
     def last_reads(self) -> tuple[tuple[Value, ...], ...]:
-        """Per node, the values that nobody reads after it."""
+        """Per node, the values whose last read it is."""
         returned = set(self.outputs)
         later: set[Value] = set()
         reversed_reads: list[tuple[Value, ...]] = []

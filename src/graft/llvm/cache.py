@@ -32,7 +32,7 @@ _SUFFIX = ".o"
 _TEMPORARY = ".partial"
 _DIGEST_BYTES = 32
 _SHARDS = 256  # folders, named by the first two digits of the keys in them
-_ABANDONED_SECONDS = 3600  # after which nobody still writes a file
+_ABANDONED_SECONDS = 3600  # after which a file's writer is assumed dead
 # After eviction this much of the limit is in use, so that not every entry evicts another.
 _KEPT_TENTHS = 8
 
@@ -116,7 +116,7 @@ class KernelCache:
     limit: int = DEFAULT_LIMIT
 
     def get(self, key: str) -> bytes | None:
-        """The object code under a key, if it is there and whole, and nobody else's."""
+        """The object code under a key, if the file is there, whole and the user's own."""
         path = self._path(key)
         if not is_private(self._root):
             return None
@@ -145,7 +145,7 @@ class KernelCache:
         return code
 
     def put(self, key: str, code: bytes) -> None:
-        """Keep object code under a key; whoever reads at the same time sees all of it or none."""
+        """Store object code under a key; concurrent readers see all of it or none."""
         path = self._path(key)
         if is_private(self._root):
             keep_bytes(path, hashlib.sha256(code).digest() + code, _TEMPORARY)

@@ -12,7 +12,7 @@ Behind the barrier, from `CLAIMS_OFFSET` on, `shared` has 64 bytes for each thre
     8   how many loops the thread has shared so far; only the thread itself reads it
 
 After k claims, n >> k of n iterations are left. All threads go through the same loops in the same
-order, so that the number of a loop tells which one a claim belongs to, and nobody has to reset
+order, so that the number of a loop tells which one a claim belongs to, and nothing has to be reset
 anything between two loops. A number that is higher than one's own means that another thread found
 nothing left in one's loop and has gone on.
 """

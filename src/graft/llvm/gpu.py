@@ -80,7 +80,7 @@ class KernelWriter(PointerFunction):
     ) -> None:
         super().__init__(module, kernel.name, kernel.buffers)
         self.kernel, self.block_threads, self._is_timed = kernel, block_threads, is_timed
-        if self.is_phase:  # whoever is called does not know that pointers are to global memory
+        if self.is_phase:  # a callee does not know that pointers are to global memory
             for pointer in self.pointers:
                 text = f"addrspacecast ptr addrspace(1) {pointer.text}.global to ptr"
                 self.builder.do(f"{pointer.text} = {text}")

@@ -90,7 +90,7 @@ class Compilation:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        # After an error or Ctrl-C nobody waits for what is under way: its process goes.
+        # After an error or Ctrl-C, results under way are not awaited: their process is ended.
         for worker in self._workers:
             worker.stop()
         self._executor.shutdown(cancel_futures=True)

@@ -2,7 +2,7 @@
 
 An operator and the dequantisations before it are placed as one unit, which a dequantisation with
 several readers would keep from being whole. It is a copy of a few bytes of parameters and a scaling
-that fuses into whoever reads it, so that doubling it costs nothing. Common subexpressions are
+that fuses into its reader, so that doubling it costs nothing. Common subexpressions are
 eliminated before, not after.
 """
 

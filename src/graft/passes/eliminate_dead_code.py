@@ -1,4 +1,4 @@
-"""Drops nodes whose results nobody needs, in nested graphs too."""
+"""Drops nodes whose results are unused, in nested graphs too."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _source(graph: Graph, value: Value) -> Value:
 
 @dataclass
 class _Encoder:
-    """Rebuilds a graph with positions beside strings; what nobody reads any more is dead code."""
+    """Rebuilds a graph with positions beside strings; what is not read any more is dead code."""
 
     graph: Graph
     vocabularies: dict[Value, list[str]]

@@ -32,7 +32,7 @@ def fold_affine(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A linear layer with constant weights and, maybe, bias; nobody else reads its results."""
+    """A linear layer with constant weights and, maybe, bias, whose result has one reader."""
 
     node: Node
     weight: Array

@@ -5,7 +5,7 @@ have become known replace symbols, and shape arithmetic disappears. A result tha
 larger than what it is made of (a filled or broadcast tensor) stays a computation, unless it takes
 more than moving elements or computing them one by one (a resized table of positions). What is made
 of such a computation alone and is small again (a sum over it) is folded, and the computation too.
-Dequantised constants stay, too: whoever multiplies with them may want the integers. What transposes
+Dequantised constants stay, too: products with them may use the integers. What transposes
 them, as the weights of a MatMul are, transposes these integers.
 """
 

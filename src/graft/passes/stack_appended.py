@@ -70,7 +70,7 @@ class _Loop:
 
 
 def _candidates(graph: Graph, node: Node) -> list[_Appended]:
-    """Carried values that the body only appends to and nobody else reads."""
+    """Carried values whose only reader is the body's own append."""
     body: Graph = node.attrs.body
     candidates = []
     for index in range(node.attrs.carried):

@@ -19,7 +19,7 @@ _WORD_BYTES = 8
 # at 56 x 56 by Winograd's algorithm. 64 KiB gave 79. Nothing ever touches these pages.
 SCRATCH_GAP = 1 << 18
 SERIAL, OVERLAPS = 1, 2  # flags of a kernel call
-# Of a kernel nobody has said how much work it is: as much as all threads can do.
+# Work of a kernel whose work is unknown: enough for all threads.
 UNKNOWN_WORK = (1 << 62) - 1
 # Work is counted in parts of an operation, so that a byte is a whole number of them.
 WORK_PER_OPERATION = 16

@@ -45,7 +45,7 @@ class ReadExtents:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Nobody needs tensors of devices any more."""
+    """The last use of tensors of devices."""
 
     values: tuple[int, ...]
 

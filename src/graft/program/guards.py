@@ -1,8 +1,8 @@
 """Indices that native code has found outside of what they point into: numbers in, an error out.
 
 Kernels cannot raise errors: they read or write nothing that is not there, and go on. Beside them
-others look for indices that lie outside. Whoever has run them looks at what those have found before
-anybody gets to see the results.
+others look for indices that lie outside. The executor checks what those have found before
+results are returned.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class RegionCall:
-    """A call of a region of another backend, which whoever loads the program supplies by name."""
+    """A call of a region of another backend, which the program's loader supplies by name."""
 
     function: str
     inputs: tuple[int, ...]

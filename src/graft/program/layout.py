@@ -20,14 +20,14 @@ class Header(IntEnum):
     STARTED = 2  # whether its workers have been started
     PC = 3  # the address of the next instruction
     DETAIL = 4  # what the status is about
-    TIMES = 5  # where a profiled segment's times go; 0: nobody wants them
+    TIMES = 5  # where a profiled segment's times go; 0: nowhere
     ARENA = 6
     ARENA_BYTES = 7
     BUDGET = 8  # work left before the driver comes back, so that Python can see to Ctrl-C
     LONG = 9  # work after which a segment is interrupted for that
     CALLING = 10  # what it costs to call the other threads, as work
     MEETING = 11  # what it costs to meet them after a kernel
-    FREE = 12  # buffers that nobody uses, linked
+    FREE = 12  # unused buffers, linked
     BUFFERS = 13  # all of them, linked
     LIMIT = 14  # bytes that nothing may take
     ENTRY = 15  # the address of the first instruction, with which the next run begins
@@ -90,7 +90,7 @@ class Opcode(IntEnum):
     AXIS = 26, 5  # to, from, rank, bytes of an element, axis: a copy with the axis in front
     ALLOCATE = 27, 2  # value, number of bytes
     PLACE = 28, 5  # value, value, offset, rank, list of numbers: the extents
-    # Lists. Positions are numbers; in place: whether nobody reads the list after this.
+    # Lists. Positions are numbers; in place: whether this is the list's last use.
     INSERT = 29, 8  # to, from, element, position, its rank, bytes of its element, in place, check
     ERASE = 30, 6  # to, from, position, rank of an element, in place, check
     AT = 31, 5  # to, from, position, rank, check: the same memory
@@ -148,7 +148,7 @@ class Value(IntEnum):
     """Words of a value, before its extents."""
 
     DATA = 0
-    OWNER = 1  # the buffer that holds it; 0: it is somebody else's
+    OWNER = 1  # the buffer that holds it; 0: the caller's memory
 
 
 VALUE_WORDS = 2
@@ -159,7 +159,7 @@ class Buffer(IntEnum):
 
     REFERENCES = 0
     CAPACITY = 1
-    NEXT = 2  # among those that nobody uses
+    NEXT = 2  # among the unused ones
     BEFORE = 3  # among all of the frame
     ELEMENTS = 4  # that a list has whose table lies in it
     WIDTH = 5  # bytes of such an element; 0: it holds no table

@@ -2,7 +2,7 @@
 
 docs/artifact.md describes the format. Code and blobs are checked against their SHA-256 on every
 load. Constants are mapped, not read; they are checked when they are small, on request, or else by
-whoever uses them first.
+their first user.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Artifact:
     blobs: Mapping[str, memoryview]
     operators: tuple[str, ...]  # that the reference evaluator has to know
     image: memoryview  # the whole file
-    unverified: Callable[[], None] | None = None  # compares constants that nobody has looked at
+    unverified: Callable[[], None] | None = None  # checks constants that have not been checked
 
 
 def save(

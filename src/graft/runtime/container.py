@@ -32,7 +32,7 @@ FORMAT, OLDEST = 12, 12
 # Magic, format, nothing, bytes of the header, bytes of the file, SHA-256 of the header.
 _PREAMBLE = Struct("<8sIIQQ32s")
 _CHUNK = 1 << 20
-# Files that are being written, or that somebody has not come to finish.
+# Files that are being written, or whose writer was interrupted.
 _UNFINISHED = re.compile(r"\.graft-[0-9a-f]{16}\.part")
 _SECONDS_TO_LOCK, _SECONDS_TO_WRITE = 60, 24 * 3600
 _ZEROS = bytes(ALIGNMENT)
@@ -110,7 +110,7 @@ def write_image(path: Path, image: memoryview) -> None:
 def _write_atomically(path: Path, pieces: Iterable[memoryview | bytes]) -> None:
     """By way of a file of another name, beside it, so that renaming it is one step.
 
-    It is locked as long as somebody writes it; whoever is killed on the way leaves it unlocked."""
+    It is locked while it is written; a writer that is killed leaves it unlocked."""
     _sweep(path.parent)
     temporary = path.with_name(f".graft-{secrets.token_hex(8)}.part")
     try:
@@ -129,7 +129,7 @@ def _write_atomically(path: Path, pieces: Iterable[memoryview | bytes]) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove unfinished files that nobody is writing any more.
+    """Remove unfinished files without a writer.
 
     What is a minute old was locked if its writer is alive; without locks, a day has to do."""
     with suppress(OSError):

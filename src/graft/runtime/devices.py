@@ -111,7 +111,7 @@ class Devices:
         )
 
     def give_back(self, value: Value, tensor: Any, run: Run) -> None:
-        """Keep the memory of a value that nobody needs any more for the next run."""
+        """Keep the memory of a dead value for the next run."""
         if value.space in run.devices and tensor is not None:
             self._pool.give_back(_tensor(value), tensor)
 

@@ -35,7 +35,7 @@ def lists_text() -> str:
 
 
 def _is_exclusive(code: Code, buffer: Word, may_change: Word) -> Word:
-    """1 if nobody else uses a list's table and its last reader is here, else 0."""
+    """1 if a list's table has no other user and its last reader is here, else 0."""
     result = code.variable(0)
     with code.when(buffer.is_("ne", 0) & may_change.is_("ne", 0)):
         result.become(word_of(code, buffer, Buffer.REFERENCES).is_("eq", 1).choose(1, 0))
@@ -98,7 +98,7 @@ def _become(code: Code, frame: Word, target: Word, table: Word, count: Word, wid
 
 
 def _own() -> str:
-    """Let an element be a tensor, or a copy where nobody owns that. Gives a status."""
+    """Let an element be a tensor, or a copy of one without an owner. Gives a status."""
     code = Code("graft.own", ("frame", "element", "value", "rank", "bytes"), "i64")
     frame, element, value = code["frame"], code["element"], code["value"]
     data = code.variable(word_of(code, value, Value.DATA))

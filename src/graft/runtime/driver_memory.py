@@ -1,6 +1,6 @@
 """Memory of frames, as a part of the native driver: buffers that values share, and their words.
 
-Buffers are counted: whoever is the last to use one leaves it to the next allocation. Words of
+Buffers are counted by reference: an unused one serves the next allocation. Words of
 frames are laid out as `program/layout.py` says.
 """
 
@@ -65,7 +65,7 @@ def extents_of(value: Word) -> Word:
 
 
 def _allocate() -> str:
-    """Memory of so many bytes from buffers that nobody uses, or from the system; 0: none."""
+    """Memory of so many bytes from unused buffers, or from the system; 0: none."""
     code = Code(ALLOCATE, ("frame", "bytes"), "i64", public=True)
     frame, size = code["frame"], code["bytes"]
     with code.when(size.is_("ugt", word_of(code, frame, Header.LIMIT))):  # or less than nothing
@@ -147,7 +147,7 @@ def _size() -> str:
 
 
 def _discard() -> str:
-    """Give all memory of a frame back to the system; nobody runs it any more."""
+    """Return all memory of a frame to the system; it will not run again."""
     code = Code(DISCARD, ("frame",), public=True)
     frame = code["frame"]
     with code.repeat() as loop:
@@ -197,7 +197,7 @@ def clear(code: Code, frame: Word, value: Word) -> None:
 def provide(
     code: Code, frame: Word, value: Word, bytes_: Word, failure: Callable[[], None]
 ) -> None:
-    """Memory for a value: what somebody has given it, or a buffer."""
+    """Memory for a value: the caller's, or a buffer."""
     with code.when(word_of(code, value, Value.OWNER).is_("ne", 0)):
         clear(code, frame, value)
     with code.when(word_of(code, value, Value.DATA).is_("eq", 0)):

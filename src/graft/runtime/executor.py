@@ -84,7 +84,7 @@ class Executor:
         return measured(self, inputs)
 
     def take_frame(self) -> Frame:
-        """A frame that nobody works in."""
+        """A frame that no run uses."""
         try:
             return self.frames.pop()
         except IndexError:
@@ -120,7 +120,7 @@ class Executor:
             raise
         finally:
             run.values.objects.clear()
-        # A run that fails does not come here: nobody knows what is in its frame.
+        # A run that fails does not come here: the contents of its frame are undefined.
         self.frames.append(frame)
         return outputs
 
@@ -141,7 +141,7 @@ class Executor:
             run.values.put(number, ready(array, value.alignment))
 
     def _preset(self, inputs: Sequence[Any], run: Run) -> dict[int, Array]:
-        """Arrays for outputs of which the inputs tell the sizes, or that somebody has given."""
+        """Arrays for outputs whose sizes follow from the inputs', or the caller's arrays."""
         frame = run.values.frame
         frame.forget_outputs()
         presets: dict[int, Array] = {}

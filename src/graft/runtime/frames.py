@@ -92,7 +92,7 @@ class Frame:
         words[Header.BUDGET] = LONG_WORK
         self.words = words.data  # single words are read and written faster through it
         self.execute = linked.execute
-        self.sizes: object = None  # that its inputs and outputs have, where somebody keeps account
+        self.sizes: object = None  # of its inputs and outputs, where the caller tracks them
         self._outputs = linked.own_outputs
         self.attach_pool()
         linked.context.thread_pool.frames.add(self)
@@ -118,7 +118,7 @@ class Frame:
         self.words[Header.BUDGET] = LONG_WORK
 
     def start_workers(self) -> None:
-        """Start the threads of the pool, if nobody has yet."""
+        """Start the threads of the pool, if they have not been started."""
         self._linked.context.thread_pool.start()
         self.attach_pool()
 
@@ -154,7 +154,7 @@ class Frame:
             words[position + VALUE_WORDS + axis] = extent
 
     def store(self, number: int, array: Array) -> None:
-        """Let a value be a copy of an array, in a buffer that goes when nobody needs it."""
+        """Let a value be a copy of an array, in a reference-counted buffer."""
         pointer = self._buffer(array)
         self.put(number, array)
         position, words = self.image.values[number], self.words
@@ -164,7 +164,7 @@ class Frame:
         )
 
     def store_list(self, number: int, arrays: Sequence[Array]) -> None:
-        """Let a list be copies of arrays, in buffers that go when nobody needs them."""
+        """Let a list be copies of arrays, in reference-counted buffers."""
         element = self.program.values[number].element
         assert element is not None
         rank = element[1]

@@ -1,4 +1,4 @@
-"""Incidents: what foreign backends did wrong while a model ran, kept for whoever runs it.
+"""Incidents: what foreign backends did wrong while a model ran, kept for its user.
 
 A log keeps the latest incidents and counts all of them, so that a device that fails for days does
 not fill the memory.

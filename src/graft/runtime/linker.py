@@ -33,7 +33,7 @@ from graft.runtime.memory import address_of
 # x86-64's relocations: an address; the distance from here; that to a word with the address.
 _ADDRESS, _DISTANCES, _INDIRECT = 1, (2, 4), (9, 41, 42)
 _KNOWN = {_ADDRESS, *_DISTANCES, *_INDIRECT}
-_UNWINDING = ".eh_frame"  # how to unwind the stack, which nobody does: kernels raise nothing
+_UNWINDING = ".eh_frame"  # how to unwind the stack, which is not needed: kernels raise nothing
 # Code that jumps to the address behind it: functions of the system are out of a distance's reach.
 _JUMP = b"\xff\x25\x00\x00\x00\x00"
 _STUB_BYTES = 16

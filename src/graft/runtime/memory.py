@@ -115,7 +115,7 @@ def unlocked(array: Array) -> Array:
 
 
 class ResultPool:
-    """Memory for results: that of earlier ones that nobody holds any more, where there is some.
+    """Memory for results: that of earlier, unreferenced ones where there is some.
 
     The system gives memory page by page, when it is first touched, which takes longer than to fill
     it. C libraries give large blocks back at once when they are free, so that every run would pay

@@ -12,7 +12,7 @@ BLOB = "placement"  # under which a file holds it
 
 @dataclass(frozen=True, slots=True)
 class PlacedRegion:
-    """What one backend runs in one piece: values that its nodes make, and multiply-accumulates in
+    """What one backend runs as one region: values that its nodes make, and multiply-accumulates in
     an inference. `body` is the body of a branch, loop or scan that it lies in, and `executions` how
     often that was expected to run when the region was priced."""
 
@@ -45,7 +45,7 @@ class StoredPlacement:
 
     @property
     def regions(self) -> tuple[PlacedRegion, ...]:
-        """What backends other than the host run, each in one piece."""
+        """What backends other than the host run, each as one region."""
         described = self.facts.get("regions", ())
         return tuple(PlacedRegion(**{**one, "nodes": tuple(one["nodes"])}) for one in described)
 

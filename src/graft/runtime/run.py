@@ -23,7 +23,7 @@ class Values:
         self._constants = constants
         self._native = frame.image.values
         self._held: dict[int, Array] = {}  # arrays that values of the frame are
-        # Whether what is made may be made again while somebody still needs it: within a loop.
+        # Whether a value may be computed again while its last instance is live: within a loop.
         self.is_repeated = False
 
     def __getitem__(self, number: int) -> Data:

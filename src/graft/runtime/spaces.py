@@ -53,7 +53,7 @@ class TimeSpent(NamedTuple):
 
 class Device(Protocol):
     """The memory of a device. What `allocate` gives is the device's own affair: runners get it in
-    place of arrays, and it is the device's again when nobody holds it any more. Regions of one
+    place of arrays, and it is the device's again once it is unreferenced. Regions of one
     memory space hand it to each other, so that their devices have to understand it all."""
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

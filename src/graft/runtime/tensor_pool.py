@@ -1,7 +1,7 @@
 """Memory of devices among the runs of a program: tensors that are used again, and runs that wait.
 
 A run takes a tensor from the pool before the first step that uses it and gives it back behind the
-last. The pool keeps what it gets back for the next run, and lets go of all that nobody uses when a
+last. The pool keeps what it gets back for the next run, and lets go of all unused memory when a
 device has no memory for something else: so a device never holds more than its runs need because of
 the pool, unless it has room to spare.
 """

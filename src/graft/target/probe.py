@@ -179,7 +179,7 @@ def _clock(vector: str, has_fma: bool) -> str:
             operand = f"{vector} {sums[n % len(sums)]}"
             body.append(f"%f{n} = {_fma(vector)}({vector} %v, {vector} %v, {operand})")
             sums[n % len(sums)] = f"%f{n}"
-    # The ends of the chains have to be of use to somebody.
+    # The ends of the chains have to be used.
     body.append(f"store volatile i64 %x{_CHAIN}, ptr %memory")
     text = _loop("clock", body, before, "\n".join(phis))
     return text.replace("ret void", "\n".join([*_kept(vector, sums), "ret void"]))
@@ -215,7 +215,7 @@ def _sums(name: str, vector: str, count: int, steps: int, has_fma: bool) -> str:
 
 
 def _kept(vector: str, values: Sequence[str]) -> Iterator[str]:
-    """Stores that keep the compiler from dropping what nobody reads."""
+    """Stores that keep the compiler from dropping unused values."""
     for value in values:
         yield f"store volatile {vector} {value}, ptr %memory"
 

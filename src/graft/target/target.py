@@ -27,7 +27,7 @@ HOST = "host"
 
 
 class TargetError(UserError):
-    """A target that nobody knows, or that cannot do what is asked."""
+    """An unknown target, or one that lacks what is required."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class Joins:
         return len(set(roots)) == len(roots) and all(self.is_free(value) for value in roots)
 
     def root(self, value: Value) -> Value:
-        """The tensor whose memory the value is, as far as nobody else reads it on the way."""
+        """The tensor whose memory the value is, as far as each view has a single reader."""
         while value in self.views and value not in self.fixed and self.read_once(value):
             value = self.views[value]
         return value

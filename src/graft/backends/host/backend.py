@@ -53,7 +53,7 @@ class HostBackend(Backend):
         return named_target(self._options.machine)
 
     @cached_property
-    def limits(self) -> Limits:  # type: ignore[override]  # an attribute, once somebody asks
+    def limits(self) -> Limits:  # type: ignore[override]  # computed when it is first read
         """The roofline of the machine: what all threads compute, and read from memory. To go on
         after a region, threads are called that may sleep by then."""
         machine = self._target.machine
@@ -144,7 +144,7 @@ def _spaces(regions: Mapping[str, Runner]) -> dict[str, str]:
 
 class HostLowering:
     """A graph before code generation. Its native parts are lowered one by one while the program
-    around them is built, so that nothing is done before somebody asks."""
+    around them is built, so that nothing is lowered before it is needed."""
 
     def __init__(self, graph: Graph, compiler: SegmentCompiler, options: Settings) -> None:
         self._source, self._compiler, self._options = graph, compiler, options

@@ -3,7 +3,7 @@
 Dims over the graph's symbols enter; dims over `s0`, `s1`, ... leave, numbered as they come, so that
 kernels that differ in nothing but the names of symbols are the same text. Those names are the
 kernel's scalar parameters. A call of floordiv, min, broadcast or the like is a scalar of its own:
-whoever calls the kernel computes it once, and no loop has to.
+the caller computes it once, and no loop has to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Regions as ONNX models: whoever ingests ONNX is a few lines away from being a backend.
+"""Regions as ONNX models: a runtime that ingests ONNX needs a few lines to become a backend.
 
 Each operator has a writer that turns a node into ONNX nodes of one opset. What has no writer, or is
 refused by it, is refused by `why_not`, which a backend's `supports` can hand on as its reason.
@@ -36,7 +36,7 @@ class OnnxBackend(Backend):
 
     dtypes: Sequence[DType] = (DType.FLOAT32,)
     quantized_dtypes: Sequence[DType] = ()  # beside these, where they are (de)quantised
-    symbolic: bool = False  # whoever ingests the model runs it at any size
+    symbolic: bool = False  # the runtime runs the model at any size
 
     def patterns(self) -> PatternTable:
         return [(name, is_op(name)) for name in sorted(WRITERS) if self._may_take(name)]

@@ -21,7 +21,7 @@ from graft.ops.expression import Table, Unexpressed, by_index, express, number
 
 
 class Located(Protocol):
-    """Whoever knows where values are: constants by value, buffers and storage."""
+    """An object that locates values: constants by value, buffers and storage."""
 
     literals: Mapping[Value, Array]
 

@@ -118,7 +118,7 @@ def broken_promises(backend: Backend) -> list[str]:
 
 
 def unknown_operators(backend: Backend) -> list[tuple[str, str]]:
-    """Patterns, and operators in them that nobody has registered."""
+    """Patterns, and operators in them that are not registered."""
     return [
         (entry.name, name)
         for entry in tables_of(backend)

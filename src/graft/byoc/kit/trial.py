@@ -249,7 +249,7 @@ def _calls(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
         if before is not None and _compared(graph, *before):
             return "it writes the results of an earlier call again"
         before = outputs, case
-        for array in inputs:  # nobody may look at them any more
+        for array in inputs:  # they must not be read any more
             array[...] = 0
     return ""
 

@@ -5,7 +5,7 @@ number of threads, and computes in the model's own precision. Only the process t
 contender calls its function, so only there is its package imported.
 
 Most of them let idle threads spin for a while, in the hope of more work. That makes them faster
-and is left on; processes whose turn it is not are stopped, so nobody's spinning costs anybody else.
+and is left on: processes are stopped between their slices, so that spinning costs no other one.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def ready_tvm(task: Task) -> Ready:
 
 
 def package(name: str, install: str, problem: str = "not installed") -> Any:
-    """A package that may be missing; what it prints while it is imported is nobody's business."""
+    """A package that may be missing; what it prints while it is imported is dropped."""
     try:
         with redirect_stdout(io.StringIO()):
             return importlib.import_module(name)

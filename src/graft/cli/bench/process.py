@@ -102,7 +102,7 @@ class Worker:
     def _ended(self) -> ContenderError:
         """Why the process is no more, as far as that can be told."""
         deadline = time.monotonic() + _ENDING_SECONDS
-        # It is looked at but not reaped, so that nobody else can get its number before `close`.
+        # Not reaped yet, so that its process number is not reused before `close`.
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         while not os.waitid(os.P_PID, self._process.pid, flags) and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -134,7 +134,7 @@ def reduce_failing(
         return Reduction(options.model, None)
     trials = Trials(judge.fails)
     with status(f"reducing {options.model.name}"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of models that nobody will see
+        warnings.simplefilter("ignore")  # of intermediate models
         small = reduce_case(case, _types(graph), trials)
         final, files = _without_files(small, judge, options), {}
     if final is None:

@@ -6,7 +6,7 @@ the payload's offset and length there. That is ordinary ONNX, so nobody downstre
 second way to say where weights are.
 
 Why: protobuf copies every payload, once or twice. Cut out, weights stay in the mapped file and are
-first read when somebody looks at them; a file over protobuf's 2 GB limit can be read as well.
+first read when they are used; a file over protobuf's 2 GB limit can be read as well.
 
 This is a walk over field headers, not a parser: whatever it does not expect, it leaves to `onnx`.
 """

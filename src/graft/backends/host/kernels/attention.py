@@ -141,7 +141,7 @@ def _unfit_shapes(anchor: Node) -> str | None:
 
 def default_schedule(target: Target, dtype: DType, queries: Dim, size: int) -> AttentionSchedule:
     """Two vectors of queries, or one where there is no more, and as many of values as are cheapest;
-    queries nobody has counted are many."""
+    an unknown number of queries counts as many."""
     queries = queries if isinstance(queries, int) else MANY
     lanes, value_lanes = (lanes_for(target, {dtype}, max(2, n)) for n in (queries, size))
     vectors = 2 if queries > lanes else 1
@@ -294,7 +294,7 @@ class _Part:
             span = Span(query, self.lanes, vector, tile.tag, mask)
             score = tile.value(pixel, vector)
             biased = writer.visibility.biased(score, writer.batch, writer.head, span, key)
-            # lanes that are no query keep what the scratch memory held; nobody looks at them
+            # lanes without a query keep what the scratch memory held; they are never read
             condition = None if biased is score else span.condition
             indices = (key, self.vector(vector))
             store = masked_store(self.scores, indices, biased, condition)

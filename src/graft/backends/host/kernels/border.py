@@ -1,4 +1,4 @@
-"""Keeps the halo of an image as it should be: whoever writes its rows writes its border too."""
+"""Fills the halo of an image: kernels that write its rows write its border too."""
 
 from __future__ import annotations
 

@@ -246,16 +246,16 @@ class ConvWriter(ImageWriter):
         is_image = result.shape == self.anchor.output.shape
         kernel = weight[2:]
         rows = phases(self.anchor, kernel, 0), phases(self.anchor, kernel, 1)
-        ways = [rows if is_image else flat_phases(result)]
+        views = [rows if is_image else flat_phases(result)]
         row = data_in_one_row(self.anchor, weight, self.data) if is_image else None
         if row is not None and self.together == 1:
-            ways.append(flat_phases(row))
-        extents = [self.extents(*way, channels, result, lanes) for way in ways]
+            views.append(flat_phases(row))
+        extents = [self.extents(*view, channels, result, lanes) for view in views]
         cycles = [conv_cycles(target, lanes, extent) for extent in extents]
         best = cycles.index(min(cycles))
         if best and row is not None:
             self.goes_on, self.data = True, row
-        return *ways[best], choose_schedule(target, lanes, extents[best])
+        return *views[best], choose_schedule(target, lanes, extents[best])
 
     def extents(
         self,

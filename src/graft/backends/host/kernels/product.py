@@ -79,7 +79,7 @@ class ProductSchedule:
 
 
 def default_schedule(target: Target, dtype: DType, rows: Dim, columns: Dim) -> ProductSchedule:
-    """Tiles that fill the registers; for few rows, wide ones. What nobody has counted is many.
+    """Tiles that fill the registers; for few rows, wide ones. Unknown extents count as many.
 
     Many vectors and few rows are best: rows are read a long way apart, and more of them than a
     cache has ways can push each other out of it.
@@ -211,7 +211,7 @@ class Product:
         return shared_loop(parts, Block((self.prepare(batch, block), loop)))
 
     def row_runs(self) -> list[Run]:
-        """Tiles of all rows. Where nobody has counted these, they are often a power of two."""
+        """Tiles of all rows. Where their number is unknown, it is often a power of two."""
         most = self.schedule.rows
         sizes = [size for size in (64, 32, 16, 8, 4, 3, 2, 1) if size < most]
         return runs(self.rows, most, sizes)

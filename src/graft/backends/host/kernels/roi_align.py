@@ -227,17 +227,17 @@ class _Pooling:
         self._total = Cell("total", self._dtype)
 
     def kernel(self) -> Kernel:
-        pieces = (self._channels + (_CHANNELS - 1)) // _CHANNELS
+        chunks = (self._channels + (_CHANNELS - 1)) // _CHANNELS
 
         def job(number: Term) -> Stmt:
-            return lets({"box": number // pieces, "piece": number % pieces}, self._job)
+            return lets({"box": number // chunks, "piece": number % chunks}, self._job)
 
-        jobs = parallel("job", self._boxes * pieces, job)
+        jobs = parallel("job", self._boxes * chunks, job)
         tables: tuple[Buffer, ...] = (*self._rows.memory, *self._columns.memory, self._sums)
         pixels = (self._rows.extent > 0) & (self._columns.extent > 0) & (self._images > 0)
         return self._writer.kernel(with_memory(when(pixels, jobs), *tables, self._total))
 
-    def _job(self, box: Term, piece: Term) -> Stmt:
+    def _job(self, box: Term, chunk: Term) -> Stmt:
         x, y, right, bottom = (self._corner(box, number) for number in range(4))
 
         def spanned(rows: Span) -> Stmt:
@@ -247,7 +247,7 @@ class _Pooling:
             image = cast(INDEX, load(self._batch, box))
             image = maximum(minimum(image, self._images - 1), 0)
             write = self._means if self._attrs.mode == "avg" else self._maxima
-            first = piece * _CHANNELS
+            first = chunk * _CHANNELS
             count = minimum(self._channels - first, _CHANNELS)
 
             def of_channel(channel: Term) -> Stmt:

@@ -1,4 +1,4 @@
-"""The extents of a tensor as numbers in memory: `shape_of`, whose operand nobody reads."""
+"""The extents of a tensor as numbers in memory: `shape_of`, whose operand is not read."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class PackedWeights:
         first = times(slab, size)
         if self.whole % size:  # the last slab ends where the blocks do
             first = Binary(BinaryKind.MINIMUM, first, Const(max(0, self.whole - size)))
-        # an output that is not there gets the weights of the last one, which nobody looks at
+        # padding outputs get the weights of the last one; their sums are not stored
         channel = plus(first, place)
         if self.whole > self.outputs:
             channel = Binary(BinaryKind.MINIMUM, channel, Const(self.outputs - 1))

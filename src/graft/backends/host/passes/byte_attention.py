@@ -143,7 +143,7 @@ def _rounded(site: Site, data: Quantized) -> Value | None:
 
 
 def _rounded_softmax(site: Site, shares: Quantized) -> Node | None:
-    """The softmax over keys that bytes are the codes of, if nobody else reads any of it."""
+    """The softmax over keys that bytes are the codes of, if no part of it has another reader."""
     real = _rounded(site, shares)
     softmax = None if real is None else site.producer(real)
     if softmax is None or softmax.op.name != "nn.softmax":

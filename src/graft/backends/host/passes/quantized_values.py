@@ -68,7 +68,7 @@ class Sums:
 
 
 def sums_of(site: Site, value: Value) -> Sums | None:
-    """What `scaled_sums` made the value of, unless somebody else reads it."""
+    """What `scaled_sums` made the value of, unless it has another reader."""
     product = site.producer(value)
     if product is None or product.op.name != "multiply" or not site.only_use(value):
         return None

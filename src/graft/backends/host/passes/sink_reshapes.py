@@ -2,7 +2,7 @@
 
 An activation that stands behind a reshape, as between a convolution and the rows of a transformer,
 would else be computed by a kernel that moves elements. Operators with one operand that is no single
-number qualify, behind a reshape that nobody else reads.
+number qualify, behind a reshape without another reader.
 """
 
 from __future__ import annotations
