@@ -1,6 +1,6 @@
 """Regions out of the graph: nodes in, one `region` node in their place, the graph otherwise as it
-was. The order of nodes follows the regions, so that each runs as one region, and one after the other
-as they were planned: what devices hold meanwhile is part of the plan."""
+was. The order of nodes follows the regions, so that each is one call, and they run one after the
+other as they were planned: what devices hold meanwhile is part of the plan."""
 
 from __future__ import annotations
 
