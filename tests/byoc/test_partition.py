@@ -17,11 +17,11 @@ from graft.byoc.contract import Cost, Limits, Runner, Source
 from graft.byoc.partition import (
     Partition,
     PartitionOptions,
-    is_host_only,
     partition,
     plan_of,
     regions,
 )
+from graft.byoc.plan import Plan
 from graft.byoc.price import Pricing
 from graft.byoc.problem import repriced
 from graft.byoc.store import PriceStore
@@ -71,6 +71,11 @@ def test_what_pays_goes() -> None:
     assert found.plan.method == "exact"
     assert found.plan.gap == pytest.approx(0.0, abs=1e-6)
     assert not is_host_only(found.plan)
+
+
+def is_host_only(plan: Plan) -> bool:
+    """Whether nothing leaves the host."""
+    return all(region.backend == "host" for region in plan.regions)
 
 
 def test_what_does_not_pay_stays() -> None:

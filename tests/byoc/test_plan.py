@@ -9,7 +9,7 @@ import pytest
 from tests.byoc.fakes import Fake, chain, conv_relu, flat
 
 from graft.base.errors import Location, ParseError, UserError
-from graft.byoc.partition import PartitionOptions, is_host_only, partition
+from graft.byoc.partition import PartitionOptions, partition
 from graft.byoc.plan import (
     Plan,
     PlannedRegion,
@@ -170,9 +170,3 @@ def test_nodes_go_by_their_onnx_names_where_these_are_unique() -> None:
 def test_models_differ_by_structure_not_by_weights() -> None:
     assert model_hash(chain("exp")) == model_hash(chain("exp"))
     assert model_hash(chain("exp")) != model_hash(chain("tanh"))
-
-
-def test_host_only() -> None:
-    assert is_host_only(Plan("x", {}, ()))
-    assert is_host_only(Plan("x", {}, (PlannedRegion("host", ("a",)),)))
-    assert not is_host_only(planned(GRAPH))

@@ -14,7 +14,7 @@ from tests.llvm.kernels import elementwise, run
 
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
-from graft.base.progress import Stage
+from graft.base.progress import Progress, Stage, quietly
 from graft.llvm import pool
 from graft.llvm.cache import KernelCache
 from graft.llvm.load import load
@@ -33,6 +33,18 @@ def functions(count: int) -> list[Function]:
     return result
 
 
+def compile_all(
+    many: list[Function],
+    cache: KernelCache | None = None,
+    jobs: int = 2,
+    progress: Progress = quietly,
+) -> list[bytes]:
+    with pool.Compilation(host_target(), cache, jobs, progress) as compilation:
+        for function in many:
+            compilation.add(function)
+        return compilation.codes()
+
+
 def check(many: list[Function], codes: list[bytes]) -> None:
     values = np.arange(13, dtype=np.float32)
     for number, (function, code) in enumerate(zip(many, codes, strict=True)):
@@ -48,20 +60,20 @@ def always_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_work_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_Worker", None)
     many = functions(3)
-    check(many, pool.compile_all(many, host_target(), jobs=2))
-    assert pool.compile_all([], host_target(), jobs=2) == []
+    check(many, compile_all(many))
+    assert compile_all([]) == []
 
 
 @pytest.mark.usefixtures("always_processes")
 def test_processes_cache_and_progress(tmp_path: Path) -> None:
     many, cache = functions(5), KernelCache(tmp_path)
     heard: list[Stage] = []
-    codes = pool.compile_all(many, host_target(), cache, jobs=2, progress=heard.append)
+    codes = compile_all(many, cache, jobs=2, progress=heard.append)
     check(many, codes)
     assert heard == [Stage("compiling kernels", done, 5, "kernel") for done in range(1, 6)]
     assert cache.usage().entries == 5
     heard.clear()
-    again = pool.compile_all([*many, *functions(7)[5:]], host_target(), cache, 1, heard.append)
+    again = compile_all([*many, *functions(7)[5:]], cache, 1, heard.append)
     assert again[:5] == codes
     assert [stage.step for stage in heard] == [6, 7]  # only what was not there is compiled
 
@@ -101,7 +113,7 @@ def test_processes_import_little() -> None:
 def test_an_error_in_a_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "llvm_text", lambda function, target: "define nonsense")
     with pytest.raises(InternalError, match="'kernel' does not compile: LLVM refuses"):
-        pool.compile_all(functions(2), host_target(), jobs=2)
+        compile_all(functions(2))
 
 
 @pytest.mark.usefixtures("always_processes")
@@ -111,17 +123,17 @@ def test_a_process_that_dies_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(pool, "request", kill)
     with pytest.raises(InternalError, match="the process that compiled 'kernel' ended with code"):
-        pool.compile_all(functions(2), host_target(), jobs=2)
+        compile_all(functions(2))
 
 
 SCRIPT = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from tests.llvm.test_pool import functions
+from tests.llvm.test_pool import compile_all, functions
 from graft.llvm import pool
 from graft.target.target import host_target
 pool.WORTH_A_PROCESS = 1
-print(len(pool.compile_all(functions(2), host_target(), jobs=2)))
+print(len(compile_all(functions(2))))
 """
 
 
@@ -137,12 +149,12 @@ def test_a_plain_script_may_compile(tmp_path: Path) -> None:
 ENDLESS = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from tests.llvm.test_pool import functions
+from tests.llvm.test_pool import compile_all, functions
 from graft.llvm import pool
 from graft.target.target import host_target
 pool.WORTH_A_PROCESS = 1
 while True:
-    pool.compile_all(functions(20), host_target(), jobs=2, progress=lambda _: print(flush=True))
+    compile_all(functions(20), jobs=2, progress=lambda _: print(flush=True))
 """
 
 

@@ -290,11 +290,6 @@ def _plan(placement: Placement, choice: Choice, alternatives: Mapping[str, Choic
     )
 
 
-def is_host_only(plan: Plan) -> bool:
-    """Whether nothing leaves the host."""
-    return all(region.backend == HOST_BACKEND for region in plan.regions)
-
-
 def unplaced(candidates: Candidates, costs: Mapping[Candidate, object]) -> list[Node]:
     """The nodes that no candidate with a price covers."""
     covered = {node for candidate in costs for node in candidate.nodes}

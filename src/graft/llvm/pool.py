@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,20 +47,6 @@ class _Job:
         """Whether it is to be compiled before the other: large ones first, lest one is left to a
         single process at the end."""
         return len(self.text) > len(other.text)
-
-
-def compile_all(
-    functions: Iterable[Function],
-    target: Target,
-    cache: KernelCache | None = None,
-    jobs: int | None = None,
-    progress: Progress = quietly,
-) -> list[bytes]:
-    """Object code of each function."""
-    with Compilation(target, cache, jobs, progress) as compilation:
-        for function in functions:
-            compilation.add(function)
-        return compilation.codes()
 
 
 class Compilation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,11 @@ from graft.target.target import Target, host_target
 
 # By name of a value: how it lies in memory. Values not named are row-major.
 Layout = Mapping[str, tuple[int, Halo] | int]
+
+
+def blocks_of(channels: int, candidates: Sequence[int]) -> int:
+    """The first block size that divides the channels, or 0."""
+    return next((block for block in candidates if channels % block == 0), 0)
 
 
 @dataclass(frozen=True)

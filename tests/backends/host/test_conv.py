@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.host.images import Case, case, check, random_inputs, run
+from tests.backends.host.images import Case, blocks_of, case, check, random_inputs, run
 
 from graft.backends.host.kernels import conv, conv_plan, conv_schedule
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.conv_schedule import ConvExtents, ConvSchedule
-from graft.backends.host.storage import Halo, Storage, blocks_of, static_shape
+from graft.backends.host.storage import Halo, Storage, static_shape
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.host.images import Case, case, run
+from tests.backends.host.images import Case, blocks_of, case, run
 
 from graft.backends.host.kernels import conv_plan
 from graft.backends.host.kernels.conv import conv2d
@@ -14,7 +14,7 @@ from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise_bytes import WordWindows, depthwise_bytes, pack_words
 from graft.backends.host.kernels.images.pool import pool2d
 from graft.backends.host.kernels.images.reduce import image_reduce
-from graft.backends.host.storage import Storage, blocks_of
+from graft.backends.host.storage import Storage
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate

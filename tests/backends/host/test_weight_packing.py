@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.backends.host.flows import check_flow
-from tests.backends.host.images import Case, case, check, repacked, run
+from tests.backends.host.images import Case, blocks_of, case, check, repacked, run
 
 import graft
 import graft.ops
@@ -21,7 +21,7 @@ from graft.backends.host.kernels.conv_plan import TRANSPOSED
 from graft.backends.host.kernels.image import not_pointwise
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_schedule import WinogradSchedule, default_schedule
-from graft.backends.host.storage import Halo, blocks_of
+from graft.backends.host.storage import Halo
 from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.host.images import Case, case
+from tests.backends.host.images import Case, blocks_of, case
 from tests.backends.host.row_kernels import only_group
 from tests.backends.host.test_integers import _agrees, _requantized, _whole, every_target
 
@@ -15,7 +15,7 @@ from graft.backends.host.group import Winograd
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_integers import is_exact
 from graft.backends.host.kernels.winograd_matrices import WHOLE_TILES, halo, whole_transforms
-from graft.backends.host.storage import Storage, blocks_of
+from graft.backends.host.storage import Storage
 from graft.backends.host.templates import choose_algorithm
 from graft.base.dtypes import Array, DType
 from graft.byoc.executable import Accuracy

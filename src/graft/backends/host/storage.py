@@ -11,7 +11,6 @@ border. Extents may be symbolic, but for the channels of a blocked image.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -185,8 +184,3 @@ def covers(halo: Halo, other: Halo) -> bool:
 def index(*items: Expr | int) -> tuple[Expr, ...]:
     """Indices of an access; plain integers become constants."""
     return tuple([Const(item) if isinstance(item, int) else item for item in items])
-
-
-def blocks_of(channels: int, candidates: Sequence[int]) -> int:
-    """The first wanted block size that divides the channels, or 0."""
-    return next((block for block in candidates if channels % block == 0), 0)
