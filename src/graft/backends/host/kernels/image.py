@@ -16,7 +16,6 @@ from graft.backends.host.coordinates import (
     Reader,
     computed,
     minus,
-    modulo,
     over,
     plus,
     times,
@@ -27,6 +26,7 @@ from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.tile import runs
 from graft.backends.host.kernels.vectors import mask_of
+from graft.backends.host.kernels.views import shared_loop
 from graft.backends.host.storage import Storage, index, shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
@@ -39,10 +39,8 @@ from graft.loop.ir import (
     CompareKind,
     Const,
     Expr,
-    For,
     If,
     Let,
-    LoopKind,
     Ramp,
     Stmt,
     Store,
@@ -93,16 +91,10 @@ class ImageSchedule:
 
 
 def shared(parts: Sequence[tuple[Var, Expr | int]], body: Stmt) -> Stmt:
-    """One loop over all combinations, the last part's fastest, that the threads share evenly."""
-    job = Var("job")
-    inner: Expr = Const(1)
+    """A shared loop whose body may have vectors of one lane, as of images with one channel."""
     if any(isinstance(one, (Ramp, Broadcast)) and one.lanes == 1 for one in walk_all(body)):
         body = map_stmt(body, partial(map_expr, _without_single_lanes))
-    for number, (var, extent) in reversed(list(enumerate(parts))):
-        quotient = over(job, inner)
-        body = Let(var, modulo(quotient, extent) if number else quotient, body)
-        inner = times(inner, extent)
-    return For(job, Const(0), inner, body, LoopKind.PARALLEL)
+    return shared_loop(parts, body)
 
 
 def bands_of(height: Expr) -> int:

@@ -170,9 +170,9 @@ def unflattened(number: Expr, extents: Sequence[Expr | int]) -> tuple[Expr, ...]
     return tuple(reversed(indices))
 
 
-def shared_loop(parts: Sequence[tuple[Var, Expr | int]], body: Stmt, name: str = "job") -> Stmt:
+def shared_loop(parts: Sequence[tuple[Var, Expr | int]], body: Stmt) -> Stmt:
     """One loop over all combinations of indices, the last part's fastest, for threads to share."""
-    job = Var(name)
+    job = Var("job")
     indices = unflattened(job, [extent for _, extent in parts])
     body = bound([(var, value) for (var, _), value in zip(parts, indices, strict=True)], body)
     one: Expr = Const(1)
