@@ -76,7 +76,7 @@ class Placement:
         )
 
     def __str__(self) -> str:
-        """One line; variants that are placed alike are told together."""
+        """One line; variants that are placed alike share a part of it."""
         names: dict[str, list[str]] = {}
         for name, variant in self.variants.items():
             names.setdefault(str(variant), []).append(name)

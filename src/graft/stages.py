@@ -70,7 +70,7 @@ class CompileOptions:
 
     @property
     def report(self) -> Progress:
-        """Who is told of the progress."""
+        """The callback for progress."""
         return self.settings.report
 
 

@@ -43,7 +43,7 @@ def _within_quota(count: int) -> int:
 
 
 def _siblings(processor: int) -> str:
-    """Which processors share a core with this one; where Linux does not tell, none."""
+    """Which processors share a core with this one; none where Linux does not say."""
     path = _SYSTEM / f"devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
     try:
         return path.read_text(encoding="ascii").strip()

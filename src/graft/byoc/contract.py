@@ -220,7 +220,7 @@ class Backend:
         raise NotImplementedError(f"{type(self).__name__} does not load")
 
     def loaded(self, blob: bytes, threads: int | None = None) -> Runner:
-        """What `load` makes of code, told the threads that the user allows if it asks."""
+        """What `load` makes of code; it gets the number of threads if it has a parameter for it."""
         with author_code(f"{self.name}.load", self.load):
             return load_for(self.load, blob, threads)
 

@@ -192,7 +192,7 @@ def _runnable(jobs: _Jobs, state: _State, site: int) -> list[int]:
 
 
 def _stages(jobs: _Jobs, state: _State) -> tuple[int, ...]:
-    """Stage numbers whose remainder tells the site."""
+    """Stage numbers whose remainder is the site."""
     count = len(jobs.problem.sites)
     stages = [0] * jobs.problem.nodes
     stage = -1

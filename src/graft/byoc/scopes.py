@@ -232,7 +232,7 @@ def _is_drawn(scope: Scope, node: Node) -> bool:
 
 
 def _assumed(graph: Graph, node: Node) -> float:
-    """Executions of a body per execution of its node, where nothing tells."""
+    """Executions of a body per execution of its node, where they are unknown."""
     match node.attrs:
         case IfAttrs():
             return _BRANCH

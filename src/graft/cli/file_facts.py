@@ -1,4 +1,4 @@
-"""What a `.graft` file tells of itself: a path in; a summary (`graft inspect`) and who runs what in
+"""What is in a `.graft` file: a path in; a summary (`graft inspect`) and who runs what in
 which memory (`graft explain`) out. Nothing of it is run, so files for other machines are read, too.
 """
 

@@ -23,7 +23,7 @@ from graft.stages import Imported, optimize
 
 
 def check_targets(names: Sequence[str]) -> None:
-    """Refuse names that no backend has; one that is there and does not work is told later."""
+    """Refuse unknown names; a backend that does not work is reported later."""
     backends = find_backends()
     backend_names = {*backends.backends, *(item.name for item in backends.broken)}
     for name in names:

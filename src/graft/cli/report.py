@@ -249,7 +249,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def graph_size(graph: Graph) -> str:
-    """How large a graph is, constants told apart."""
+    """The number of nodes of a graph, and of constants among them."""
     constants = sum(node.op.name == "constant" for node in graph.nodes)
     note = f" ({number(constants)} of them constants)" if constants else ""
     return f"{counted(len(graph.nodes), 'node')}{note}"

@@ -1,4 +1,4 @@
-"""What an ONNX model holds, told without importing it: operators, parameters, obstacles.
+"""What an ONNX model holds, without importing it: operators, parameters, obstacles.
 
 In goes a model that has been read; out come counts, and every node that keeps Graft from importing
 it. The importer itself stops at the first.

@@ -93,7 +93,7 @@ class _Work:
 
 @contextmanager
 def status(label: str) -> Iterator[Progress]:
-    """Say what is going on while the block runs; the block tells of its stages."""
+    """Show progress while the block runs, which reports its stages."""
     work, done = _Work(label), threading.Event()
     show = _show_line if _is_live(sys.stderr) else _print_stages
     shower = threading.Thread(target=show, args=(work, sys.stderr, done), daemon=True)

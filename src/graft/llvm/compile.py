@@ -9,7 +9,7 @@ from graft.target.target import Target
 
 
 def processor_of(target: Target) -> Processor:
-    """What LLVM is told of a target: code may rely on its features and on nothing else."""
+    """A target for LLVM: code may rely on its features and on nothing else."""
     return Processor(target.triple, target.baseline, target.feature_text)
 
 

@@ -208,7 +208,7 @@ def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | N
 
 # Tensor expressions. Positions count from the end where negative. One that lies outside reads the
 # nearest element, since a loop cannot raise an error; nothing is read that is not there.
-# `out_of_range` tells of such ones.
+# `out_of_range` reports them.
 
 
 def _position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:

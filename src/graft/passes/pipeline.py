@@ -72,7 +72,7 @@ class PassReport:
 
 
 def optimize(graph: Graph, report: Callable[[PassReport, Graph], None] | None = None) -> Graph:
-    """Run all frontend passes; `report` is told of each."""
+    """Run all frontend passes; `report` is called for each."""
     return run_passes(graph, PASSES, report)
 
 

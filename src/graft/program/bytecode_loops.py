@@ -162,7 +162,7 @@ class LoopCode(ValueCode, ABC):
         axes: Sequence[int] | None = None,
         backwards: Sequence[bool] | None = None,
     ) -> None:
-        """Slices become outputs. Extents that only an iteration would have told are zero."""
+        """Slices become outputs. Extents that only an iteration would define are zero."""
         axes, backwards = axes or [0] * len(rows), backwards or [False] * len(rows)
         for position, stack in enumerate(stacks):
             row, output, axis = rows[position], outputs[position], axes[position]

@@ -69,7 +69,7 @@ _SLOWEST, _FASTEST = 1.0, 1e15
 _LONGEST = 1.0  # seconds that it takes to call or meet threads
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
-# Puts an array among the constants of a file, and tells its number there.
+# Adds an array to the constants of a file; returns its number there.
 Store = Callable[[Array], int]
 
 

@@ -78,7 +78,7 @@ class _State:
 
 
 def match(pattern: Pattern, root: Value, producer: Producer) -> Match | Mismatch:
-    """Match at one value; `producer` tells the node that defines a value."""
+    """Match at one value; `producer` returns the node that defines a value."""
     matcher = _Matcher(producer)
     for state in matcher.match(pattern, root, _State({})):
         return Match(root, state.bound, state.nodes)

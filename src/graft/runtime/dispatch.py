@@ -84,7 +84,7 @@ class SizeTable:
         ]
 
     def prepare(self, shapes: Shapes) -> Sizes | None:
-        """What follows from shapes that are new; None where the ordinary way tells what is wrong
+        """What follows from new shapes; None where the checked path has to say what is wrong
         with them."""
         try:
             sizes = self.measured(shapes)

@@ -61,7 +61,7 @@ class Executor:
         self._native = self.linked.image.values
         names = (bare_symbol(dim) for value in program.inputs for dim in value.shape or ())
         self.input_symbols = tuple(dict.fromkeys(name for name in names if name is not None))
-        # Outputs that segments write, and of which the inputs tell the sizes.
+        # Outputs that segments write, and whose sizes follow from the inputs'.
         self.sized = [
             (number, program.values[number])
             for number in dict.fromkeys(program.body.outputs)

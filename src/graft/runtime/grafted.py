@@ -86,7 +86,7 @@ def load_regions(
 def stored_regions(
     blobs: Mapping[str, memoryview],
 ) -> dict[str, tuple[Policy, list[StoredRegion]]]:
-    """What a file tells of its regions, by variant."""
+    """What a file says of its regions, by variant."""
     result: dict[str, tuple[Policy, list[StoredRegion]]] = {}
     for name in blobs:
         kind, _, variant = name.partition(" ")

@@ -281,7 +281,7 @@ class Guard:
         operands: Sequence[Array],
         memory: OperandMemory,
     ) -> bool:
-        """Give inputs back what they held, if that has changed; tells whether it had."""
+        """Restore inputs that have changed; returns whether any had."""
         present = self._reach(region, memory.space, lambda: memory.arrays(inputs, memory.inputs))
         has_changed = not all(map(_same_bytes, present, operands))
         if has_changed:
@@ -466,7 +466,7 @@ def _fault_of(error: BaseException) -> Fault:
 
 
 def _bytes_of(operands: Sequence[Any]) -> int:
-    """Bytes of arrays; what lies on a device does not tell."""
+    """Bytes of the arrays among operands; values on a device count as 0."""
     return sum(operand.nbytes for operand in operands if isinstance(operand, np.ndarray))
 
 

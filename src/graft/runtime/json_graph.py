@@ -58,7 +58,7 @@ class JsonNode:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The operators of a match, which tell what optional parts are there."""
+        """The operators of a match, by which its optional parts are known."""
         return tuple(part.op for part in self.parts)
 
 

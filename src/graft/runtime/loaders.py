@@ -95,7 +95,7 @@ def announced(backend: str) -> EntryPoint:
 
 
 def load_for(load: Callable[..., Runner], blob: bytes, threads: int | None) -> Runner:
-    """Code, loaded to run on so many threads, where its run time can be told."""
+    """Code, loaded to run on so many threads, where its run time takes a number."""
     if "threads" in inspect.signature(load).parameters:
         return load(blob, threads=threads)
     return load(blob)

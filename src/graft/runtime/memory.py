@@ -32,7 +32,7 @@ def aligned_size(count: int) -> int:
 
 
 def _told_address(array: Array) -> int:
-    """Where an array's first element is, as NumPy tells it."""
+    """The address of an array's first element, from NumPy's array interface."""
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -173,7 +173,7 @@ def _oldest(arrays: deque[Array]) -> tuple[Array, int]:
 
 
 _HELD_BY_NOBODY = _oldest(deque([np.empty(0, np.uint8)]))[1]
-# Without the interpreter's lock, references do not tell.
+# Without the interpreter's lock, reference counts are not reliable.
 _REFERENCES_TELL = sys.implementation.name == "cpython" and (
     not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled()
 )

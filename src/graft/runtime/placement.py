@@ -26,7 +26,7 @@ class PlacedRegion:
 
 @dataclass(frozen=True)
 class StoredPlacement:
-    """The placement of a model as a file tells it: one line of text, and facts for machines."""
+    """The placement of a model as its file has it: one line of text, and facts for programs."""
 
     text: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)

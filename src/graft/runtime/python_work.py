@@ -120,7 +120,7 @@ class PythonWorker:
         run.values.put(number, array if is_usable(array) else aligned_copy(array))
 
     def _joined(self, work: JoinSlices, run: Run) -> Array:
-        """Slices along an axis; without any, extents that only one would have told are zero."""
+        """Slices along an axis; without any, extents that only a slice would define are zero."""
         slices = run.slices.pop(work.output, None)
         if slices is not None:
             return slices.stack([work.axis], [work.backwards])[0]

@@ -62,7 +62,7 @@ class Argument:
     type: str
 
 
-# Writes a compiled model to a file; tells the operators that the evaluator has to know there.
+# Writes a compiled model to a file; returns the operators that its evaluator must support.
 Writer = Callable[[Path], Sequence[str]]
 
 

@@ -64,7 +64,7 @@ def contained(task: Callable[[], T]) -> T:
 
 
 class OverdueError(TimeoutError):
-    """A task missed its deadline; `is_over` tells whether it has come to an end since."""
+    """A task missed its deadline; `is_over` says whether it has ended since."""
 
     def __init__(self, message: str, is_over: Callable[[], bool]) -> None:
         super().__init__(message)

@@ -57,7 +57,7 @@ class TensorPool:
             self._kept.setdefault(kind, []).append(tensor)
 
     def clear(self) -> bool:
-        """Let go of everything; tells whether there was anything."""
+        """Release everything; returns whether there was anything."""
         with self._lock:
             had_some = any(self._kept.values())
             self._kept = {}

@@ -44,7 +44,7 @@ _START_DEADLINE = 120.0  # seconds; a busy machine may need some
 
 
 class Message(NamedTuple):
-    """What parent and child tell each other: facts that JSON can hold, and bytes."""
+    """A message between parent and child: facts that JSON can hold, and bytes."""
 
     facts: Any
     blobs: Sequence[bytes] = ()
@@ -289,7 +289,7 @@ def _nothing(message: Message) -> Message:
 
 
 def keep_runner(runner: Runner) -> Message:
-    """Keep what was loaded for later; tells the parent its key."""
+    """Keep a loaded runner for later calls; returns its key."""
     _loaded.append(with_transfers(runner))
     return Message(len(_loaded) - 1)
 

@@ -1,4 +1,4 @@
-"""This machine's numbers: the table's in; those that the system tells and probes measure, out.
+"""This machine's numbers: the table's in; those that the system reports and probes measure, out.
 
 Measuring happens once: the numbers are kept on disk, by processor. Schedules see them rounded to
 what a core can plausibly do (whole multiply-adds per cycle, bandwidths in steps of about a third),
@@ -206,7 +206,7 @@ def _power_below(size: int) -> int:
 
 
 def _system_caches() -> list[tuple[int, int]]:
-    """Size and sharing cores of the data caches, from the nearest on, where the system tells."""
+    """Sizes and sharing cores of the data caches, nearest first, where the system reports them."""
     measurements = {}
     for folder in sorted(_SYSTEM_CACHES.glob("index*")):
         try:
@@ -244,7 +244,7 @@ def _key(machine: Machine, cpu: str, features: Sequence[str]) -> str:
 
 
 def _model() -> str:
-    """The processor's name, which tells apart what LLVM takes for the same."""
+    """The processor's name, which distinguishes what LLVM takes for the same."""
     try:
         lines = _PROCESSORS.read_text("utf-8").splitlines()
     except OSError:

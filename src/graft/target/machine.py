@@ -333,7 +333,7 @@ def _between_cores(machine: Machine) -> Machine:
 
 MACHINES = {machine.name: _between_cores(machine) for machine in _TABLE}
 
-# Processors that differ from one in the table in nothing that it tells, by LLVM's names.
+# Processors with the same numbers as one in the table, by LLVM's names.
 _ALIKE = {
     "broadwell": "haswell",
     "cooperlake": "cascadelake",

@@ -12,7 +12,7 @@ from graft.ops import OPS, get_op
 from graft.rewrite.pattern import Pattern, is_op, wildcard
 
 # Operators that only the host's own passes write, and tensors from nothing, which are constants in
-# any region. How large the result of `nonzero` is only data tell, which no region may leave open.
+# any region. The result of `nonzero` has a data-dependent size, which regions must not have.
 # Models that are tables (of trees, labels, n-grams) have tests of their own.
 _SUPPRESSION = "vision.bounded_non_max_suppression"
 _INTERNAL = {"bounded_unique", "nn.channel_norm", "nn.recurrence", "out_of_range", _SUPPRESSION}

@@ -100,7 +100,7 @@ class Worker:
         return line
 
     def _ended(self) -> ContenderError:
-        """Why the process is no more, as far as that can be told."""
+        """Why the process has ended, as far as is known."""
         deadline = time.monotonic() + _ENDING_SECONDS
         # Not reaped yet, so that its process number is not reused before `close`.
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT

@@ -1,4 +1,4 @@
-"""Fourier transforms of lengths that only a run tells, or too long for matrices of their factors.
+"""Fourier transforms of symbolic lengths, or too long for matrices of their factors.
 
 Signals lie side by side in the lanes of vectors, or one by one where there are few; the threads
 share them. The plan is made when the kernel runs: Stockham's algorithm takes a factor of the length

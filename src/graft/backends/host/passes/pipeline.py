@@ -63,7 +63,7 @@ def prepare(
     target: Target,
     report: Callable[[PassReport, Graph], None] | None = None,
 ) -> Graph:
-    """Run the passes; `report` is told of each.
+    """Run the passes; `report` is called for each.
 
     The graph may be a part of another, whose inputs bind symbols that no input of the part has:
     their sizes come with the call."""

@@ -63,7 +63,7 @@ def _size(call: Call) -> Value:
     return call.op("prod", call.op("shape_of", call.input(0)), keepdims=False)
 
 
-# Up to here float32 tells all integers apart.
+# Up to here float32 represents all integers.
 _EXACT = 2**24
 
 

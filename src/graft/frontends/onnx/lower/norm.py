@@ -68,7 +68,7 @@ def _batch_normalization(call: Call) -> Value | tuple[Value, ...]:
 def _batch_norm(call: Call, x: Value) -> Value | tuple[Value, ...]:
     statistics = call.input(3), call.input(4)
     wants_more = any(call.has_output(position) for position in range(1, 5))
-    # Until opset 14 it was the results wanted that told training from inference.
+    # Until opset 14 the number of results distinguished training from inference.
     training = call.int("training_mode", 0) if call.opset >= 14 else wants_more
     if not training:
         if wants_more:
