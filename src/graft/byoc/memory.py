@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from graft.byoc.problem import Flow, Problem
 
 
+_MOST_NAMED = 6  # values of a device at its fullest
+
+
 @dataclass(frozen=True, slots=True)
 class Space:
     """Memory that some sites share; with `stays`, values stay there between regions."""
@@ -216,7 +219,7 @@ def overfull(problem: Problem, options: Sequence[int], stages: Sequence[int]) ->
     return next((peak for peak in peaks(problem, options, stages) if not peak.fits), None)
 
 
-def in_words(problem: Problem, peak: Peak, most: int = 6) -> str:
+def in_words(problem: Problem, peak: Peak) -> str:
     """What a device holds at its fullest, the largest values first."""
     sizes: dict[str, int] = {}
     for buffer in peak.values:
@@ -226,9 +229,9 @@ def in_words(problem: Problem, peak: Peak, most: int = 6) -> str:
     if peak.workspace:
         parts.append(f"{peak.workspace[2]:,} of workspace")
     ranked = sorted(sizes.items(), key=lambda item: -item[1])
-    parts += [f"{size:,} of %{name}" for name, size in ranked[:most]]
-    if len(ranked) > most:
-        rest = sum(size for _, size in ranked[most:])
-        parts.append(f"{rest:,} of {len(ranked) - most} more values")
+    parts += [f"{size:,} of %{name}" for name, size in ranked[:_MOST_NAMED]]
+    if len(ranked) > _MOST_NAMED:
+        rest = sum(size for _, size in ranked[_MOST_NAMED:])
+        parts.append(f"{rest:,} of {len(ranked) - _MOST_NAMED} more values")
     limit = "" if peak.space.capacity is None else f" of {peak.space.capacity:,}"
     return f"{peak.total:,}{limit} bytes of {peak.space.name}: {', '.join(parts) or 'nothing'}"

@@ -44,7 +44,6 @@ class PartitionOptions:
     pins: Pins = NO_PINS
     releases: bool = False
     time_limit: float = TIME_LIMIT
-    fewest_macs: int = FEWEST_MACS
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def partition(
     if result.limits_hit:
         warn_user(_limited(result.limits_hit), RegionWarning)
     wholes = _Wholes(placement_of(result, prices, backends, pricing.host.limits), pricing)
-    alternatives = other_choices(wholes.placement, options)
+    alternatives = other_choices(wholes.placement)
     choice, choices = _settled(wholes, prices, alternatives, options)
     best = min((choice, *choices, *alternatives.values()), key=wholes.seconds)
     placement = wholes.priced(wholes.refined(prices, best))
@@ -240,7 +239,7 @@ def _chosen(placement: Placement, starts: Sequence[Choice], options: PartitionOp
         raise UserError(f"the model cannot be placed: {error}", hint="loosen the pins") from None
 
 
-def other_choices(placement: Placement, options: PartitionOptions) -> dict[str, Choice]:
+def other_choices(placement: Placement) -> dict[str, Choice]:
     """What simpler schemes would do, to be priced beside the exact one."""
     problem = placement.problem
     macs = [node_work(node).macs for node in placement.candidates.nodes]
@@ -249,7 +248,7 @@ def other_choices(placement: Placement, options: PartitionOptions) -> dict[str, 
         result["greedy+prune"] = pruned(
             problem,
             result["greedy"],
-            lambda region: sum(macs[node] for node in region) >= options.fewest_macs,
+            lambda region: sum(macs[node] for node in region) >= FEWEST_MACS,
         )
     return {name: choice for name, choice in result.items() if choice is not None}
 

@@ -181,9 +181,9 @@ def is_known(dim: AnyDim) -> bool:
     return isinstance(dim, int)
 
 
-def axis_names(rank: int, prefix: str = "i") -> list[str]:
+def axis_names(rank: int) -> list[str]:
     """Names for that many axes."""
-    return [f"{prefix}{axis}" for axis in range(rank)]
+    return [f"i{axis}" for axis in range(rank)]
 
 
 def by_index(name: str, shape: Sequence[Operand], element: Callable[..., object]) -> Tensor:
@@ -191,9 +191,9 @@ def by_index(name: str, shape: Sequence[Operand], element: Callable[..., object]
     return compute(name, shape, element, axis_names(len(shape)))  # type: ignore[arg-type]
 
 
-def reduce_axes(shape: Sequence[Operand], prefix: str = "r") -> list[Axis]:
+def reduce_axes(shape: Sequence[Operand]) -> list[Axis]:
     """An axis to reduce over for each extent."""
-    return [reduce_axis(f"{prefix}{axis}", extent) for axis, extent in enumerate(shape)]
+    return [reduce_axis(f"r{axis}", extent) for axis, extent in enumerate(shape)]
 
 
 def read(tensor: Tensor, indices: Indices) -> Term:

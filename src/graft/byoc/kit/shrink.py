@@ -30,9 +30,9 @@ BUDGET = 15.0  # seconds
 _STEPS = 400  # tests of one example
 
 
-def shrink(graph: Graph, fails: Fails, budget: float = BUDGET) -> Graph:
+def shrink(graph: Graph, fails: Fails) -> Graph:
     """The smallest graph found in the time for which the test still holds."""
-    deadline = time.monotonic() + budget
+    deadline = time.monotonic() + BUDGET
     steps = 0
     going = True
     while going:

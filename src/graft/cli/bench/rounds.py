@@ -197,13 +197,13 @@ def summarize(times: Sequence[float]) -> Summary:
     return Summary(len(times), median, min(times), tenth, ninetieth)
 
 
-def ratio(mine: Sequence[float], other: Sequence[float], seed: int = 0) -> Ratio:
+def ratio(mine: Sequence[float], other: Sequence[float]) -> Ratio:
     """How many times as long as the other one takes; each has one time per round."""
     quotients = np.asarray(mine, np.float64) / np.asarray(other, np.float64)
     value = float(np.median(quotients))
     if len(quotients) < LEAST_FOR_INTERVAL:
         return Ratio(value, None, None)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     samples = generator.integers(0, len(quotients), (_RESAMPLES, len(quotients)))
     medians = np.median(quotients[samples], axis=1)
     tail = (1 - CONFIDENCE) / 2
