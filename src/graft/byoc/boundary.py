@@ -122,26 +122,35 @@ class _Border:
         for node in self.graph.nodes:
             if node.op.name == "region":
                 self.region(node)
-                continue
-            for value in node.args:
-                self.in_host_form(value)
-            self.nodes.append(node)
-            self.forms.update((value, {HOST_FORM: value}) for value in node.outputs)
+            else:
+                self.append(node)
         for value in self.graph.outputs:
             self.in_host_form(value)
         return replace(self.graph, nodes=tuple(self.nodes))
 
+    def append(self, node: Node) -> None:
+        """A node in the host's form."""
+        for value in node.args:
+            self.in_host_form(value)
+        self.nodes.append(node)
+        self.forms.update((value, {HOST_FORM: value}) for value in node.outputs)
+
     def region(self, node: Node) -> None:
         limits = self.limits[node.attrs.backend]
         inputs = tuple(self.in_form(value, form_of(value, limits)) for value in node.args)
+        attrs = replace(node.attrs, body=wished(node.attrs.body, limits))
+        outputs = self.outputs(node, limits)
+        self.nodes.append(replace(node, inputs=inputs, attrs=attrs, outputs=outputs))
+
+    def outputs(self, node: Node, limits: Limits) -> tuple[Value, ...]:
+        """The results of a node in the form that a backend requires."""
         outputs = []
         for value in node.outputs:
             form = form_of(value, limits)
             formed = value if form == HOST_FORM else _formed(value, form, self.names)
             self.forms[value] = {form: formed}
             outputs.append(formed)
-        attrs = replace(node.attrs, body=wished(node.attrs.body, limits))
-        self.nodes.append(replace(node, inputs=inputs, attrs=attrs, outputs=tuple(outputs)))
+        return tuple(outputs)
 
     def in_form(self, value: Value, form: Form) -> Value:
         """A value in some form, by way of the host's where it is not there yet."""
@@ -183,23 +192,15 @@ class _Inside(_Border):
             if node.op.name in self._ops:
                 self._compute(node)
             elif node not in self._skipped:
-                for value in node.args:
-                    self.in_host_form(value)
-                self.nodes.append(node)
-                self.forms.update((value, {HOST_FORM: value}) for value in node.outputs)
+                self.append(node)
         outputs = tuple(self.in_form(original, form) for original, form in self._results)
         return replace(self.graph, nodes=tuple(self.nodes), outputs=outputs)
 
     def _compute(self, node: Node) -> None:
         wished = {value: self.in_form(value, form_of(value, self._limits)) for value in node.args}
-        outputs = []
-        for value in node.outputs:
-            form = form_of(value, self._limits)
-            formed = value if form == HOST_FORM else _formed(value, form, self.names)
-            self.forms[value] = {form: formed}
-            outputs.append(formed)
+        outputs = self.outputs(node, self._limits)
         inputs = tuple(None if value is None else wished[value] for value in node.inputs)
-        self.nodes.append(replace(node, inputs=inputs, outputs=tuple(outputs)))
+        self.nodes.append(replace(node, inputs=inputs, outputs=outputs))
 
     def in_form(self, value: Value, form: Form) -> Value:
         forms = self.forms[value]
