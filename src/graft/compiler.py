@@ -132,12 +132,12 @@ def compile_options(
             hint="compile for the host alone",
         )
     result, deadline = find_backends(), options.policy.deadline or DEADLINE
-    backends = (_configured(backend_named(name, result), settings) for name in rest)
+    backends = (_configure(backend_named(name, result), settings) for name in rest)
     accelerators = (isolated(backend, isolation, deadline) for backend in backends)
     return replace(options, accelerators=tuple(accelerators))
 
 
-def _configured(backend: Backend, settings: Settings) -> Backend:
+def _configure(backend: Backend, settings: Settings) -> Backend:
     with author_code(f"{backend.name}.configured", backend.configured):
         return backend.configured(settings)
 

@@ -177,7 +177,7 @@ class _Prover:
         if steps == 0 or self._work > MAX_WORK or len(terms) > MAX_TERMS:
             return False
         atom = max({atom for monomial in terms for atom in monomial}, key=self._rank)
-        factor, rest = _factored(terms, atom)
+        factor, rest = _factor_out(terms, atom)
         if any(atom in monomial for monomial in factor):
             return False
         sign = self._sign(factor, steps)
@@ -245,7 +245,7 @@ def _symbols(terms: Polynomial) -> frozenset[str]:
     return frozenset().union(*(atom.symbols for monomial in terms for atom in monomial))
 
 
-def _factored(terms: Polynomial, atom: Atom) -> tuple[Polynomial, Polynomial]:
+def _factor_out(terms: Polynomial, atom: Atom) -> tuple[Polynomial, Polynomial]:
     """`terms == factor * atom + rest`."""
     factor: Polynomial = {}
     rest: Polynomial = {}

@@ -37,10 +37,10 @@ def file_stem(text: str, otherwise: str) -> str:
 
 def comment(text: str) -> str:
     """Text inside a comment of any language that code is written in, on one line."""
-    return _UNSAFE_IN_COMMENTS.sub(_coded, shortened(text, LONGEST_COMMENT))
+    return _UNSAFE_IN_COMMENTS.sub(_escape_code, shortened(text, LONGEST_COMMENT))
 
 
-def _coded(unsafe: re.Match[str]) -> str:
+def _escape_code(unsafe: re.Match[str]) -> str:
     return "".join(f"<{ord(character):x}>" for character in unsafe[0])
 
 

@@ -70,7 +70,7 @@ def symbol_atom(name: str) -> Atom:
     atom = _ATOMS.get(name)
     if atom is not None:
         return atom
-    return _interned(name, SYMBOL, (), symbol_text(name), frozenset((name,)))
+    return _intern(name, SYMBOL, (), symbol_text(name), frozenset((name,)))
 
 
 def call_atom(function: str, arguments: tuple[Any, ...]) -> Atom:
@@ -79,7 +79,7 @@ def call_atom(function: str, arguments: tuple[Any, ...]) -> Atom:
     if atom is not None:
         return atom
     text = call_text(function, [terms_of(argument) for argument in arguments])
-    return _interned((function, arguments), function, arguments, text, frozenset())
+    return _intern((function, arguments), function, arguments, text, frozenset())
 
 
 def opaque_atom(
@@ -90,12 +90,12 @@ def opaque_atom(
     Its value is one of the alternatives, where there are any."""
     atom = _ATOMS.get((OPAQUE, form))
     if atom is None:
-        atom = _interned((OPAQUE, form), OPAQUE, alternatives, form[0], symbols)
+        atom = _intern((OPAQUE, form), OPAQUE, alternatives, form[0], symbols)
         atom.form = form
     return atom
 
 
-def _interned(
+def _intern(
     identity: Hashable, kind: str, arguments: tuple[Any, ...], text: str, symbols: frozenset[str]
 ) -> Atom:
     if len(text) > LONGEST_TEXT:

@@ -87,12 +87,12 @@ def wished(region: Graph, limits: Limits) -> Graph:
         form = form_of(value, limits)
         outer = value if form == HOST_FORM else _formed(value, form, names)
         inputs.append(outer)
-        before += _unformed(outer, form, value, names)
+        before += _leave_form(outer, form, value, names)
     for value in region.outputs:
         form = form_of(value, limits)
         outer = value if form == HOST_FORM else _formed(value, form, names)
         outputs.append(outer)
-        after += _brought(value, form, outer, names)
+        after += _enter_form(value, form, outer, names)
     nodes = (*before, *region.nodes, *after)
     return replace(region, inputs=tuple(inputs), nodes=nodes, outputs=tuple(outputs))
 
@@ -159,7 +159,7 @@ class _Border:
             self.in_host_form(value)
         if form not in forms:
             forms[form] = _formed(value, form, self.names)
-            self.nodes += _brought(value, form, forms[form], self.names)
+            self.nodes += _enter_form(value, form, forms[form], self.names)
         return forms[form]
 
     def in_host_form(self, value: Value) -> None:
@@ -168,7 +168,7 @@ class _Border:
         if HOST_FORM not in forms:
             form, outer = next(iter(forms.items()))
             forms[HOST_FORM] = value
-            self.nodes += _unformed(outer, form, value, self.names)
+            self.nodes += _leave_form(outer, form, value, self.names)
 
 
 class _Inside(_Border):
@@ -181,7 +181,7 @@ class _Inside(_Border):
         super().__init__(region, {})
         self._limits, self._ops = limits, ops
         self._literals = {n.output: n for n in region.nodes if n.op.name == "constant"}
-        self._results = [self._unconverted(value) for value in region.outputs]
+        self._results = [self._before_conversions(value) for value in region.outputs]
         self._skipped: set[Node] = set()
         for value in region.inputs:
             original, form = self._converted(value)
@@ -206,7 +206,7 @@ class _Inside(_Border):
         forms = self.forms[value]
         if value in self._literals and form not in forms:
             forms[form] = _formed(value, form, self.names)
-            steps = (self._literals[value], *_brought(value, form, forms[form], self.names))
+            steps = (self._literals[value], *_enter_form(value, form, forms[form], self.names))
             (array,) = run_graph(Graph("constant", (), steps, (forms[form],)), ())
             self.nodes.append(make_node("constant", (), (forms[form],), value=array))
         return super().in_form(value, form)
@@ -222,7 +222,7 @@ class _Inside(_Border):
             original = readers[0].output
             self._skipped.add(readers[0])
 
-    def _unconverted(self, value: Value) -> tuple[Value, Form]:
+    def _before_conversions(self, value: Value) -> tuple[Value, Form]:
         """What an output is before the conversions at the end, and the form it has to be in."""
         original, form = value, HOST_FORM
         while True:
@@ -268,7 +268,7 @@ def _type_in(value: Value, form: Form) -> TensorType:
     return TensorType(form.dtype or type_.dtype, shape)
 
 
-def _brought(value: Value, form: Form, target: Value, names: FreshNames) -> Iterator[Node]:
+def _enter_form(value: Value, form: Form, target: Value, names: FreshNames) -> Iterator[Node]:
     """Nodes that bring a value into a form: narrow first, so that less is moved."""
     if form.dtype is not None:
         last = form.layout == NCHW
@@ -279,7 +279,7 @@ def _brought(value: Value, form: Form, target: Value, names: FreshNames) -> Iter
         yield _node("layout_transform", value, target, src_layout=NCHW, dst_layout=form.layout)
 
 
-def _unformed(source: Value, form: Form, value: Value, names: FreshNames) -> Iterator[Node]:
+def _leave_form(source: Value, form: Form, value: Value, names: FreshNames) -> Iterator[Node]:
     """Nodes that bring a value out of a form again."""
     if form.layout != NCHW:
         last = form.dtype is None

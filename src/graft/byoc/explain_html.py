@@ -48,7 +48,7 @@ def filled_page(package: str, name: str, title: str, facts: dict[str, Any]) -> s
     before, rest = _template(package, name).split(_TITLE, 1)
     between, after = rest.split(_DATA, 1)
     escaped = html.escape(printable(title))
-    return "".join((before, escaped, between, _embedded(facts), after))
+    return "".join((before, escaped, between, _script_json(facts), after))
 
 
 @cache
@@ -56,7 +56,7 @@ def _template(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text("utf-8")
 
 
-def _embedded(facts: dict[str, Any]) -> str:
+def _script_json(facts: dict[str, Any]) -> str:
     """JSON that is safe inside a script element."""
     text = json.dumps(_shown(facts), separators=(",", ":"), allow_nan=False)
     return "".join(_ESCAPES.get(character, character) for character in text)

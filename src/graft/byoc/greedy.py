@@ -29,7 +29,7 @@ _MOST_REPAIRS = 50
 
 def host_only(problem: Problem) -> Choice | None:
     """Everything on the host; None where it cannot run everything (pins)."""
-    options = _covered(problem, {}, [HOST])
+    options = _cover_sites(problem, {}, [HOST])
     if options is None:
         return None
     stages = (0,) * problem.nodes
@@ -39,7 +39,7 @@ def host_only(problem: Problem) -> Choice | None:
 def greedy(problem: Problem) -> Choice | None:
     """All that accelerators can run to them, the first that can, the largest pieces first."""
     order = [*range(1, len(problem.sites)), HOST]
-    options = _covered(problem, {}, order)
+    options = _cover_sites(problem, {}, order)
     if options is None:
         return None
     return fitted(problem, options, "greedy")
@@ -58,7 +58,7 @@ def fitted(problem: Problem, options: tuple[int, ...], method: str = "") -> Choi
         dropped = set(_least_valuable(problem, options, peak))
         away = [o for o in options if problem.options[o].site != HOST and o not in dropped]
         kept = {node: o for o in away for node in problem.options[o].nodes}
-        rest = _covered(problem, kept, [HOST]) if dropped else None
+        rest = _cover_sites(problem, kept, [HOST]) if dropped else None
         if rest is None:
             return None
         options = rest
@@ -103,12 +103,12 @@ def pruned(problem: Problem, start: Choice, keeps: Callable[[Sequence[int]], boo
         for node in problem.options[number].nodes
         if node not in dropped
     }
-    options = _covered(problem, kept, [HOST])
+    options = _cover_sites(problem, kept, [HOST])
     result = None if options is None else _staged(problem, options, "greedy+prune")
     return result or replace(start, method="greedy+prune")
 
 
-def _covered(
+def _cover_sites(
     problem: Problem, kept: dict[int, int], sites: Sequence[int]
 ) -> tuple[int, ...] | None:
     """Cover all nodes, site by site, larger options first; `kept` is what is covered already."""

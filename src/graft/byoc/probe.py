@@ -110,13 +110,13 @@ def evaluate_a_step_off(graph: Graph, one: Probe, expected: Sequence[Array]) -> 
     coarse scale is many of a finer one behind it."""
     results = list(expected)
     for sign in (1, -1):
-        move = partial(_stepped, graph, np.random.default_rng(0), sign)
+        move = partial(_step_codes, graph, np.random.default_rng(0), sign)
         moved = [np.asarray(item) for item in evaluate(graph, one.inputs, move)]
         results = [_farther(*trio) for trio in zip(moved, results, expected, strict=True)]
     return results
 
 
-def _stepped(
+def _step_codes(
     graph: Graph, draw: np.random.Generator, sign: int, node: Node, results: Sequence[Data]
 ) -> list[Data]:
     """What a node computes; codes that another node reads are a step off, as far as they can."""

@@ -124,11 +124,11 @@ def schedule_apart(
 def _scheduled(jobs: _Jobs) -> tuple[int, ...] | None:
     missing = {job: len(sources) for job, sources in jobs.waits.items()}
     ready = frozenset(job for job, count in missing.items() if not count)
-    states = [_advanced(jobs, _State(missing, ready, (), 0.0), HOST)]
+    states = [_advance(jobs, _State(missing, ready, (), 0.0), HOST)]
     while states and any(state.ready for state in states):
         finished = [state for state in states if not state.ready]
         following = [
-            _advanced(jobs, _advanced(jobs, state, site), HOST)
+            _advance(jobs, _advance(jobs, state, site), HOST)
             for state in states
             for site in sorted({jobs.site(job) for job in state.ready})
         ]
@@ -154,7 +154,7 @@ def _distinct(states: Sequence[_State]) -> list[_State]:
     return list(result.values())
 
 
-def _advanced(jobs: _Jobs, state: _State, site: int) -> _State:
+def _advance(jobs: _Jobs, state: _State, site: int) -> _State:
     """Run in one region everything that the site can, as far as its memory goes."""
     region = _runnable(jobs, state, site)
     region = region[: jobs.fitting(region, site)]

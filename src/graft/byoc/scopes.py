@@ -109,10 +109,10 @@ def scopes_of(
 ) -> Iterator[Scope]:
     """The graph as a scope, and the bodies in it, each before those in it. Nodes that are `closed`
     by the time their scope has been seen keep their bodies to themselves."""
-    return _opened(Scope(graph), timings or {}, closed)
+    return _open_body(Scope(graph), timings or {}, closed)
 
 
-def _opened(scope: Scope, timings: Timings, closed: Collection[Node]) -> Iterator[Scope]:
+def _open_body(scope: Scope, timings: Timings, closed: Collection[Node]) -> Iterator[Scope]:
     yield scope
     for node in scope.graph.nodes:
         bodies = () if node in closed else bodies_of(node)
@@ -121,7 +121,7 @@ def _opened(scope: Scope, timings: Timings, closed: Collection[Node]) -> Iterato
             executions = _expected(scope, node, timed)
             name = f"{_name_of(node)}/{role}"
             inner = Scope(body, name, scope, node, executions, timed)
-            yield from _opened(inner, timings, closed)
+            yield from _open_body(inner, timings, closed)
 
 
 def nodes_in_order(scopes: Iterable[Scope]) -> tuple[tuple[Node, Scope], ...]:

@@ -101,7 +101,7 @@ class RegionCompiler:
 
     def _attempt(self, node: Node, backend: Backend, key: str) -> CompiledRegion | Failure:
         body: Graph = node.attrs.body
-        unknown = _undecided(body)
+        unknown = _undecided_result(body)
         if unknown:
             return Failure(f"the shape of its result {unknown} depends on the data")
         try:
@@ -171,7 +171,7 @@ class RegionCompiler:
         return None
 
 
-def _undecided(body: Graph) -> str:
+def _undecided_result(body: Graph) -> str:
     """A result for which no memory can be set aside before the region runs; empty for none."""
     for value in body.outputs:
         type_ = value.type

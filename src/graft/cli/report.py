@@ -271,7 +271,7 @@ def pass_line(report: PassReport) -> str:
 
 def print_lines(blocks: Iterable[Block]) -> None:
     """Print blocks to standard output at once, laid out for where that goes."""
-    print("\n".join(_rendered(blocks, console(sys.stdout))), flush=True)
+    print("\n".join(_render(blocks, console(sys.stdout))), flush=True)
 
 
 def print_result(as_json: bool, facts: Mapping[str, Any], blocks: Iterable[Block]) -> None:
@@ -289,10 +289,10 @@ def print_verbatim(lines: Iterable[str]) -> None:
 
 def lines_of(blocks: Iterable[Block]) -> list[str]:
     """Blocks as they are in a file."""
-    return _rendered(blocks, console(io.StringIO()))
+    return _render(blocks, console(io.StringIO()))
 
 
-def _rendered(blocks: Iterable[Block], target: Console) -> list[str]:
+def _render(blocks: Iterable[Block], target: Console) -> list[str]:
     """Lines without blanks at their ends, which are there to fill columns.
 
     What Rich would print itself it would print in its own way: a reader that has gone is for the

@@ -114,7 +114,7 @@ class _Look:
     def at_nodes(
         self, nodes: Sequence[onnx.NodeProto], path: str, opsets: Mapping[str, int]
     ) -> None:
-        for index, node in enumerate(_ordered(nodes, self.source.name)):
+        for index, node in enumerate(_in_import_order(nodes, self.source.name)):
             label = f"{path}{node.name or f'{node.op_type}_{index}'}"
             self._at_node(node, Location(self.source.name, label, node.op_type), opsets)
 
@@ -168,7 +168,7 @@ def _graphs(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
     return [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
 
 
-def _ordered(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.NodeProto]:
+def _in_import_order(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[onnx.NodeProto]:
     """The order in which the importer numbers nodes without a name."""
     try:
         return in_order(nodes, source)

@@ -98,9 +98,9 @@ def element(
         if tensor.body is None:
             raise position.nest.fail("it is an input and has nothing to compute")
         own = ir.Store(memory.buffer, indices, ready(tensor.body))
-        return block(*(_masked(one, around) for one in (*others, own)))
+        return block(*(_store_masked(one, around) for one in (*others, own)))
     if part is Part.INITIAL:
-        return _masked(ir.Store(memory.buffer, indices, ready(tensor.body.initial)), around)
+        return _store_masked(ir.Store(memory.buffer, indices, ready(tensor.body.initial)), around)
     total = ir.Load(memory.buffer, indices)
     value = ready(tensor.body.body)
     return _update(tensor.body, total, value, around, others)
@@ -124,7 +124,7 @@ def _along(
     return stores
 
 
-def _masked(store: ir.Store, around: Around) -> ir.Store:
+def _store_masked(store: ir.Store, around: Around) -> ir.Store:
     """The store of those lanes that no mask rules out."""
     if not around.masks:
         return store
@@ -177,4 +177,4 @@ def _update(
         stage = next(other.buffer.name for other in others)
         raise fail(stage, f"cannot compute it with {total.buffer.name}: a condition is in the way")
     own = ir.Store(total.buffer, total.indices, combined)
-    return block(*(_masked(one, around) for one in (*others, own)))
+    return block(*(_store_masked(one, around) for one in (*others, own)))

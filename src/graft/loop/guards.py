@@ -54,27 +54,27 @@ def predicate_lanes(stmt: ir.Stmt, context: Context) -> ir.Stmt:
     There is no loop bound they could go into. The element is stored back where the branch is not
     taken, so this is for stores that stay inside their buffer either way.
     """
-    return _predicated(stmt, context, None, False)
+    return _predicate(stmt, context, None, False)
 
 
-def _predicated(stmt: ir.Stmt, context: Context, lane: ir.Var | None, within: bool) -> ir.Stmt:
+def _predicate(stmt: ir.Stmt, context: Context, lane: ir.Var | None, within: bool) -> ir.Stmt:
     match stmt:
         case ir.For():
             is_lane = stmt.kind is ir.LoopKind.VECTOR
             inside = context.loop(stmt.var, stmt.start, stmt.extent)
             new = stmt.var if is_lane else lane
-            body = _predicated(stmt.body, inside, new, lane is not None)
+            body = _predicate(stmt.body, inside, new, lane is not None)
             return replace(stmt, body=body)
         case ir.If(condition, then, None):
             inner = context.assume(condition)
             if lane is None or not within or lane.name not in variables(condition):
-                return ir.If(condition, _predicated(then, inner, lane, within))
-            return _selected(condition, _predicated(then, context, lane, within), context)
+                return ir.If(condition, _predicate(then, inner, lane, within))
+            return _to_select(condition, _predicate(then, context, lane, within), context)
         case _:
-            return with_statements(stmt, lambda child: _predicated(child, context, lane, within))
+            return with_statements(stmt, lambda child: _predicate(child, context, lane, within))
 
 
-def _selected(condition: ir.Expr, stmt: ir.Stmt, context: Context) -> ir.Stmt:
+def _to_select(condition: ir.Expr, stmt: ir.Stmt, context: Context) -> ir.Stmt:
     """The guarded statement as a store of a select, where storing is in bounds either way."""
     if not isinstance(stmt, ir.Store):
         return ir.If(condition, stmt)
@@ -94,12 +94,12 @@ def branch_on_selects(stmt: ir.Stmt, context: Context) -> ir.Stmt:
     }
 
     def change(one: ir.Stmt, inner: Context) -> ir.Stmt:
-        return _branched(one, inner, lanes) if isinstance(one, ir.Store) else one
+        return _to_branch(one, inner, lanes) if isinstance(one, ir.Store) else one
 
     return rewrite(stmt, context, change)
 
 
-def _branched(store: ir.Store, context: Context, lanes: set[str]) -> ir.Stmt:
+def _to_branch(store: ir.Store, context: Context, lanes: set[str]) -> ir.Stmt:
     if store.condition is not None:
         context = context.assume(store.condition)
     choice = next(
@@ -115,7 +115,7 @@ def _branched(store: ir.Store, context: Context, lanes: set[str]) -> ir.Stmt:
 
     def with_value(value: ir.Expr, inner: Context) -> ir.Stmt:
         changed = map_expr(lambda e: value if e == choice else e, store.value)
-        return _branched(replace(store, value=simplify(changed, inner)), inner, lanes)
+        return _to_branch(replace(store, value=simplify(changed, inner)), inner, lanes)
 
     if variables(choice.condition) & lanes:
         return _clamped_store(store, choice, context, with_value)
@@ -200,10 +200,10 @@ def _clamped(expr: ir.Expr, unsafe: list[ir.Load], context: Context) -> ir.Expr:
 
 def tighten_loops(stmt: ir.Stmt, context: Context) -> ir.Stmt:
     """Branches moved out of loops that do not change them, or into the loops' bounds."""
-    return rewrite(stmt, context, lambda one, inner: _tightened(one, inner))
+    return rewrite(stmt, context, lambda one, inner: _tighten(one, inner))
 
 
-def _tightened(stmt: ir.Stmt, context: Context) -> ir.Stmt:
+def _tighten(stmt: ir.Stmt, context: Context) -> ir.Stmt:
     if isinstance(stmt, ir.For) and stmt.kind is ir.LoopKind.VECTOR:
         stmt = _unmasked_where_full(stmt, context)
     if not isinstance(stmt, ir.For) or not isinstance(stmt.body, ir.If):
@@ -214,11 +214,11 @@ def _tightened(stmt: ir.Stmt, context: Context) -> ir.Stmt:
         nested: ir.Stmt = branch.then
         for part in reversed(parts):
             nested = ir.If(part, nested, branch.otherwise)
-        return _tightened(replace(stmt, body=nested), context)
+        return _tighten(replace(stmt, body=nested), context)
     if reads_memory(branch.condition):
         return stmt
     if stmt.var.name not in variables(branch.condition):
-        return _hoisted(stmt, branch, context)
+        return _hoist(stmt, branch, context)
     cut = _cut(branch.condition, stmt.var, context)
     return stmt if cut is None else _narrowed(stmt, branch, *cut, context)
 
@@ -245,12 +245,12 @@ def _unmasked_where_full(loop: ir.For, context: Context) -> ir.Stmt:
     return ir.If(full, replace(loop, body=body), loop)
 
 
-def _hoisted(loop: ir.For, branch: ir.If, context: Context) -> ir.Stmt:
-    then = _tightened(replace(loop, body=branch.then), context.assume(branch.condition))
+def _hoist(loop: ir.For, branch: ir.If, context: Context) -> ir.Stmt:
+    then = _tighten(replace(loop, body=branch.then), context.assume(branch.condition))
     if branch.otherwise is None:
         return ir.If(branch.condition, then)
     inner = context.assume(branch.condition, False)
-    return ir.If(branch.condition, then, _tightened(replace(loop, body=branch.otherwise), inner))
+    return ir.If(branch.condition, then, _tighten(replace(loop, body=branch.otherwise), inner))
 
 
 def _cut(condition: ir.Expr, var: ir.Var, context: Context) -> tuple[bool, ir.Expr] | None:
@@ -292,9 +292,7 @@ def _narrowed(
     first, second = (empty, branch.then) if rises else (branch.then, empty)
     parts = [(before, first), (after, second)]
     loops = [
-        _tightened(replace(part, body=body), context)
-        for part, body in parts
-        if body != ir.Block(())
+        _tighten(replace(part, body=body), context) for part, body in parts if body != ir.Block(())
     ]
     return block(*loops)
 
@@ -306,8 +304,8 @@ def _vector_or_not(
     end = add(loop.start, loop.extent)
     left, right = (value, loop.start) if rises else (end, value)
     full = simplify(ir.Compare(ir.CompareKind.LESS_EQUAL, left, right), context)
-    whole = _tightened(replace(loop, body=branch.then), context.assume(full))
-    single = _tightened(one_by_one(loop), context.assume(full, False))
+    whole = _tighten(replace(loop, body=branch.then), context.assume(full))
+    single = _tighten(one_by_one(loop), context.assume(full, False))
     return ir.If(full, whole, single)
 
 

@@ -168,7 +168,7 @@ def _sort_key(expr: Expr) -> str:
 
 def expression(terms: Polynomial) -> Expr:
     """The expression for a polynomial: positive terms first, the constant last."""
-    terms = _recombined(terms)
+    terms = _recombine(terms)
     ordered = [
         (coefficient < 0, not monomial, sorted(map(_form, monomial), key=_first), abs(coefficient))
         for monomial, coefficient in terms.items()
@@ -228,7 +228,7 @@ def _broadcast(left: Expr, right: Expr) -> Expr:
     return Select(Compare(CompareKind.EQUAL, right, ONE), left, right)
 
 
-def _recombined(terms: Polynomial) -> Polynomial:
+def _recombine(terms: Polynomial) -> Polynomial:
     """With `x//c*c + x%c` as `x` and `x - x//c*c` as `x%c`, wherever they occur."""
     for monomial, count in terms.items():
         if len(monomial) != 1 or monomial[0].kind != "floordiv":
@@ -241,11 +241,11 @@ def _recombined(terms: Polynomial) -> Polynomial:
         rest = (call_atom("mod", (value, divisor)),)
         if terms.get(rest) == share:
             left = plus(plus(terms, {monomial: count, rest: share}, -1), whole, share)
-            return _recombined(left)
+            return _recombine(left)
         present = [one for one in whole if one]
         if present and all(terms.get(one) == -share * whole[one] for one in present):
             left = plus(plus(terms, {monomial: count}, -1), whole, share)
-            return _recombined(plus(left, {rest: -share}))
+            return _recombine(plus(left, {rest: -share}))
     return terms
 
 

@@ -97,7 +97,7 @@ def _generated(program: Program, context: Context) -> ir.Stmt:
     generator = Generator(program)
     around = Around(memory, context, {})
     stages = [(root, generator.stage(root, full_box(root), around)) for root in roots]
-    body = block(*_synchronized(program, stages))
+    body = block(*_synchronize(program, stages))
     for root in reversed(roots):
         if root.name not in program.arguments:
             body = ir.Allocate(memory[root.name].buffer, body)
@@ -114,7 +114,7 @@ def _buffer_of(program: Program, tensor: Tensor) -> ir.Buffer:
     return replace(tensor.buffer, scope=program.nests[tensor.name].scope)
 
 
-def _synchronized(program: Program, stages: list[tuple[Tensor, ir.Stmt]]) -> list[ir.Stmt]:
+def _synchronize(program: Program, stages: list[tuple[Tensor, ir.Stmt]]) -> list[ir.Stmt]:
     """Add barriers where a stage reads what other threads wrote, and let one thread run stages
     without a parallel loop that write shared memory.
 

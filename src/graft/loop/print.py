@@ -56,7 +56,7 @@ def _body(stmt: ir.Stmt, depth: int) -> list[str]:
     return _statement(stmt, depth)
 
 
-def _braced(head: str, body: ir.Stmt, depth: int) -> list[str]:
+def _in_braces(head: str, body: ir.Stmt, depth: int) -> list[str]:
     indent = _INDENT * depth
     return [f"{indent}{head}{{", *_body(body, depth + 1), f"{indent}}}"]
 
@@ -68,21 +68,21 @@ def _statement(stmt: ir.Stmt, depth: int) -> list[str]:
             inner = [line for one in stmt.statements for line in _statement(one, depth + 1)]
             return [f"{indent}{{", *inner, f"{indent}}}"]
         case ir.For():
-            return _braced(_loop_head(stmt), stmt.body, depth)
+            return _in_braces(_loop_head(stmt), stmt.body, depth)
         case ir.If():
-            lines = _braced(f"if {expression_text(stmt.condition)} ", stmt.then, depth)
+            lines = _in_braces(f"if {expression_text(stmt.condition)} ", stmt.then, depth)
             if stmt.otherwise is not None:
-                lines[-1:] = _braced("} else ", stmt.otherwise, depth)
+                lines[-1:] = _in_braces("} else ", stmt.otherwise, depth)
             return lines
         case ir.While():
-            return _braced(f"while {expression_text(stmt.condition)} ", stmt.body, depth)
+            return _in_braces(f"while {expression_text(stmt.condition)} ", stmt.body, depth)
         case ir.Let():
             kind = type_text(stmt.var.dtype, stmt.var.lanes)
             head = f"let {stmt.var.name}: {kind} = {expression_text(stmt.value)} "
-            return _braced(head, stmt.body, depth)
+            return _in_braces(head, stmt.body, depth)
         case ir.Allocate():
             head = f"allocate {_buffer(stmt.buffer)} in {stmt.buffer.scope.value} "
-            return _braced(head, stmt.body, depth)
+            return _in_braces(head, stmt.body, depth)
         case ir.Store():
             condition = f" where {expression_text(stmt.condition)}" if stmt.condition else ""
             value = expression_text(stmt.value)

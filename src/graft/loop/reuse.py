@@ -44,12 +44,12 @@ def reuse_values(stmt: Stmt) -> Stmt:
     """Replace loads of what was just stored, and of what was gathered before in the same block."""
 
     def change(one: Stmt) -> Stmt:
-        return block(*_named_gathers(_forwarded(one.statements))) if isinstance(one, Block) else one
+        return block(*_named_gathers(_forward(one.statements))) if isinstance(one, Block) else one
 
     return map_stmt(stmt, lambda expr: expr, change)
 
 
-def _forwarded(statements: Sequence[Stmt]) -> list[Stmt]:
+def _forward(statements: Sequence[Stmt]) -> list[Stmt]:
     """`a[i] = x; b[j] = f(a[i])` as `let v = x { a[i] = v; b[j] = f(v) }`."""
     result: list[Stmt] = []
     for one in statements:

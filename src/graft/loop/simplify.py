@@ -79,7 +79,7 @@ def _node(expr: Expr, context: Context) -> Expr:
         case Compare() if not is_index(expr.left):
             return expr
         case Binary() | Compare():
-            return _remembered(expr, context)
+            return _simplify_memoised(expr, context)
         case Select():
             return _select(expr)
         case Cast(dtype, value):
@@ -88,7 +88,7 @@ def _node(expr: Expr, context: Context) -> Expr:
             return expr
 
 
-def _remembered(expr: Binary | Compare, context: Context) -> Expr:
+def _simplify_memoised(expr: Binary | Compare, context: Context) -> Expr:
     """Simplified index arithmetic, memoised per context since it takes proofs."""
     simplified = context.simplified.get(expr)
     if simplified is None:

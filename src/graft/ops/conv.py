@@ -103,7 +103,7 @@ def convolve(attrs: ConvAttrs, data: Array, weight: Array) -> Array:
     elif weight.shape[1] == 1:
         result = _depthwise(attrs, data, weight, counts)
     else:
-        result = _unfolded(attrs, data, weight, counts)
+        result = _im2col_product(attrs, data, weight, counts)
     return narrowed(result, dtype)
 
 
@@ -132,7 +132,7 @@ def _depthwise(attrs: ConvAttrs, data: Array, weight: Array, counts: Sequence[in
     return total.reshape(batch, weight.shape[0], *counts)
 
 
-def _unfolded(attrs: ConvAttrs, data: Array, weight: Array, counts: Sequence[int]) -> Array:
+def _im2col_product(attrs: ConvAttrs, data: Array, weight: Array, counts: Sequence[int]) -> Array:
     """The data under all windows side by side, block by block, times the weight as a matrix."""
     batch, rank = data.shape[0], len(counts)
     groups, outputs, depth = attrs.groups, weight.shape[0], math.prod(weight.shape[1:])

@@ -227,9 +227,9 @@ def _express_label_map(attrs: LabelMapAttrs, out: te.Out, data: Tensor) -> te.Re
     if not keys.size:
         return out.of(lambda *_: default)
     if data.dtype.is_integer and _span(keys) <= max(_ENTRIES, _ENTRIES_PER_KEY * len(keys)):
-        result = _indexed(data, keys, values, unknown, out.name)
+        result = _look_up_by_index(data, keys, values, unknown, out.name)
     else:
-        result = _searched(data, keys, values, unknown, out.name)
+        result = _look_up_by_search(data, keys, values, unknown, out.name)
     return out.of(result)
 
 
@@ -237,7 +237,7 @@ def _span(keys: Array) -> int:
     return int(keys[-1]) - int(keys[0]) + 1
 
 
-def _indexed(
+def _look_up_by_index(
     data: Tensor, keys: Array, values: Array, unknown: Array, name: str
 ) -> Callable[..., Term]:
     """By a table with an entry for every integer from the lowest key to the highest."""
@@ -257,7 +257,7 @@ def _indexed(
     return element
 
 
-def _searched(
+def _look_up_by_search(
     data: Tensor, keys: Array, values: Array, unknown: Array, name: str
 ) -> Callable[..., Term]:
     """By the number of keys that are no higher."""

@@ -44,7 +44,7 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(total / count)
 
 
-def _standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     """Less the mean, over the deviation."""
     deviation = x - _mean(x, axes)
     return np.asarray(deviation / np.sqrt(_mean(np.square(deviation), axes) + epsilon))
@@ -146,7 +146,7 @@ def _layer_norm(
     attrs: LayerNormAttrs, data: Array, gamma: Array | None, beta: Array | None
 ) -> Array:
     """Standardised over the axes from `axis` on, times gamma, plus beta."""
-    normal = _standardized(widened_array(data), _last_axes(attrs, data), attrs.epsilon)
+    normal = _standardize(widened_array(data), _last_axes(attrs, data), attrs.epsilon)
     return _affine(normal, data, gamma, beta)
 
 
@@ -220,7 +220,7 @@ def _instance_norm(attrs: InstanceNormAttrs, data: Array, gamma: Array, beta: Ar
     """Each channel of each instance standardised, times gamma, plus beta."""
 
     def standardize(x: Array) -> Array:
-        return _standardized(x, tuple(range(2, x.ndim)), attrs.epsilon)
+        return _standardize(x, tuple(range(2, x.ndim)), attrs.epsilon)
 
     return _per_channel(attrs.axis, standardize, data, gamma, beta)
 
@@ -239,7 +239,7 @@ def _group_norm(attrs: GroupNormAttrs, data: Array, gamma: Array, beta: Array) -
         instances, channels, *rest = x.shape
         groups = x.reshape(instances, attrs.num_groups, channels // attrs.num_groups, *rest)
         axes = tuple(range(2, groups.ndim))
-        return _standardized(groups, axes, attrs.epsilon).reshape(x.shape)
+        return _standardize(groups, axes, attrs.epsilon).reshape(x.shape)
 
     return _per_channel(attrs.axis, standardize, data, gamma, beta)
 
@@ -272,7 +272,7 @@ def _channel_norm(
     """The channels (axis 1) of each pixel standardised, times gamma, plus beta."""
     x = widened_array(data)
     if attrs.centered:
-        normal = _standardized(x, (1,), attrs.epsilon)
+        normal = _standardize(x, (1,), attrs.epsilon)
     else:
         normal = x / np.sqrt(_mean(np.square(x, dtype=np.float64), (1,)) + attrs.epsilon)
     factors = (None if one is None else _along(one, 1, data.ndim) for one in (gamma, beta))

@@ -98,7 +98,7 @@ def _padded_extent(extent: AnyDim, before: AnyDim, after: AnyDim, axis: int, mod
     return total
 
 
-def _reflected(positions: Array, extent: int) -> Array:
+def _reflect(positions: Array, extent: int) -> Array:
     period = max(2 * (extent - 1), 1)
     inside = positions % period
     return np.minimum(inside, period - inside) if extent > 1 else np.zeros_like(positions)
@@ -106,7 +106,7 @@ def _reflected(positions: Array, extent: int) -> Array:
 
 # For each mode, which of `extent` elements stands at positions that may lie outside.
 _SOURCES: dict[str, Callable[[Array, int], Array]] = {
-    "reflect": _reflected,
+    "reflect": _reflect,
     "edge": lambda positions, extent: np.clip(positions, 0, extent - 1),
     "wrap": lambda positions, extent: positions % extent,
 }

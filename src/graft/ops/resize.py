@@ -208,7 +208,7 @@ def _interpolated(attrs: ResizeAttrs, axis: AxisResize, data: Array) -> Array:
     return total
 
 
-def _extrapolated(attrs: ResizeAttrs, steps: Sequence[AxisResize], result: Array) -> Array:
+def _extrapolate(attrs: ResizeAttrs, steps: Sequence[AxisResize], result: Array) -> Array:
     """The result with elements read beyond the operand's edge replaced."""
     outside = np.zeros((1,) * result.ndim, dtype=bool)
     for axis in steps:
@@ -278,7 +278,7 @@ def _resize(
             result = _interpolated(attrs, step, result)
         result = to_dtype(result, data.dtype)
     if crops(attrs):
-        result = _extrapolated(attrs, steps, result)
+        result = _extrapolate(attrs, steps, result)
     return result
 
 

@@ -234,7 +234,7 @@ def is_outside(attrs: Any, step: AxisResize, index: Term) -> Term:
 # Tables, for axes that are static.
 
 
-def _tabulated(formula: Callable[..., Term], *ranges: int) -> Array:
+def _tabulate(formula: Callable[..., Term], *ranges: int) -> Array:
     """The values of a formula for all indices below the extents."""
     names = [f"x{axis}" for axis in range(len(ranges))]
     indices = np.ogrid[tuple(slice(extent) for extent in ranges)]
@@ -247,21 +247,21 @@ def _tabulated(formula: Callable[..., Term], *ranges: int) -> Array:
 def nearest_table(attrs: Any, step: AxisResize) -> Array:
     """Per index of the result, the operand's element that it is a copy of."""
     assert isinstance(step.resized, int)
-    return _tabulated(lambda index: nearest(attrs, step, index), step.resized)
+    return _tabulate(lambda index: nearest(attrs, step, index), step.resized)
 
 
 def outside_table(attrs: Any, step: AxisResize) -> Array:
     """Per index of the result, whether it maps beyond the operand's edge."""
     assert isinstance(step.resized, int)
-    return _tabulated(lambda index: is_outside(attrs, step, index), step.resized)
+    return _tabulate(lambda index: is_outside(attrs, step, index), step.resized)
 
 
 def tap_tables(attrs: Any, step: AxisResize) -> tuple[Array, Array]:
     """Per index of the result, the operand's elements that it averages and the weight of each."""
     assert isinstance(step.resized, int)
     extents = step.resized, tap_count(attrs, step)
-    positions = _tabulated(lambda index, tap: place(attrs, step, index, tap), *extents)
-    weights = _tabulated(
+    positions = _tabulate(lambda index, tap: place(attrs, step, index, tap), *extents)
+    weights = _tabulate(
         lambda index, tap: _plain_weight(attrs, step, index, tap, _DOUBLE), *extents
     )
     if attrs.antialias or attrs.exclude_outside:

@@ -331,13 +331,13 @@ def _express_dft(
         position = [*indices[:at], sample, *indices[at + 1 : -1]]
         return position, indices[at], term(before)
 
-    return _summed(attrs, out, data, (before, _length_term(length, default), shape))
+    return _dft_sum(attrs, out, data, (before, _length_term(length, default), shape))
 
 
 _Place = Callable[[tuple[Term, ...], Term], tuple[list[Term], Term, Term]]
 
 
-def _summed(attrs: Any, out: te.Out, data: Tensor, how: tuple[AnyDim, Term, _Place]) -> te.Results:
+def _dft_sum(attrs: Any, out: te.Out, data: Tensor, how: tuple[AnyDim, Term, _Place]) -> te.Results:
     """`how` tells how many samples there may be, the length of the transform, and, per element of
     the result and sample, where the sample is, the frequency, and how many samples there are."""
     count, length, position = how
@@ -417,7 +417,7 @@ def _along_axis_of_data(
     most = extents[0] if len(extents) == 1 else dim_max(*extents)
     if 0 in extents:
         return te.Unexpressed("there are no samples")
-    return _summed(
+    return _dft_sum(
         attrs,
         out,
         data,

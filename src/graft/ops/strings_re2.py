@@ -62,14 +62,14 @@ _MULTILINE = re.compile(r"\(\?[a-zA-Z]*m")
 @lru_cache(maxsize=256)
 def compile_re2(pattern: str) -> Automaton:
     """The compiled pattern; one that is malformed or not served is a `UserError`."""
-    translated = "".join(_translated(pattern))
+    translated = "".join(_translate(pattern))
     try:
         return Automaton(translated)
     except (re.error, OverflowError, RecursionError) as error:
         raise UserError(f"'{pattern}' is not a regular expression: {error}") from None
 
 
-def _translated(pattern: str) -> Iterator[str]:
+def _translate(pattern: str) -> Iterator[str]:
     end = "$" if _MULTILINE.search(pattern) else r"\Z"
     for token in _TOKENS.finditer(pattern):
         if token["quoted"] is not None:

@@ -208,7 +208,7 @@ def _corners(boxes: Array, center_point_box: bool) -> Array:
     return np.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]])
 
 
-def _suppressed(corners: Array, order: Array, limit: int, overlap: Any) -> list[int]:
+def _suppress(corners: Array, order: Array, limit: int, overlap: Any) -> list[int]:
     """Boxes in the order given, without those that overlap an earlier one of them too much."""
     result: list[int] = []
     low_y, high_y, low_x, high_x = corners[:, order]
@@ -258,7 +258,7 @@ def _nms(
             order = np.argsort(-category_scores, kind="stable")
             if not everything:
                 order = order[category_scores[order] > least]
-            selected = _suppressed(corners, order, limit, overlap)
+            selected = _suppress(corners, order, limit, overlap)
             result.extend((image, category, box) for box in selected)
     return np.array(result, dtype=np.int64).reshape(-1, 3)
 

@@ -110,26 +110,26 @@ def _without(node: Node, appended: _Appended) -> _Loop | None:
     index, slice_ = appended.index, appended.slice_
     smaller = replace(
         body,
-        inputs=_dropped(body.inputs, 2 + index),
+        inputs=_drop(body.inputs, 2 + index),
         nodes=tuple(one for one in body.nodes if one is not appended.maker),
-        outputs=(*_dropped(body.outputs, 1 + index), slice_),
-        output_names=(*_dropped(body.output_names, 1 + index), body.output_names[1 + index]),
+        outputs=(*_drop(body.outputs, 1 + index), slice_),
+        output_names=(*_drop(body.output_names, 1 + index), body.output_names[1 + index]),
     )
     named = (symbols_in_attrs(one.attrs) for one in smaller.nodes)
     if not symbols_in(slice_.type).union(*named) <= smaller.input_symbols:
         return None
-    inputs = _dropped(node.inputs, 2 + index)
+    inputs = _drop(node.inputs, 2 + index)
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]
     attrs = replace(node.attrs, body=smaller, carried=node.attrs.carried - 1)
-    smaller_loop = replace(node, inputs=inputs, attrs=attrs, outputs=_dropped(node.outputs, index))
+    smaller_loop = replace(node, inputs=inputs, attrs=attrs, outputs=_drop(node.outputs, index))
     each = seen_outside(slice_.type, nested_bindings(smaller_loop, smaller))
     if not isinstance(each, TensorType) or each.shape is None or UNKNOWN in each.shape:
         return None
     return _Loop(smaller_loop, each)
 
 
-def _dropped(items: tuple[T, ...], index: int) -> tuple[T, ...]:
+def _drop(items: tuple[T, ...], index: int) -> tuple[T, ...]:
     return (*items[:index], *items[index + 1 :])
 
 
@@ -143,16 +143,16 @@ def _begins_alike(node: Node, appended: _Appended, loop: _Loop) -> bool:
     axis = _axis(appended.maker.attrs.axis, len(slice_))
     if axis is None or shape is None or len(shape) != len(slice_):
         return False
-    if _dropped(shape, axis) != _dropped(slice_, axis):
+    if _drop(shape, axis) != _drop(slice_, axis):
         return False
     if grown is None:
         return True
     body: Graph = loop.node.attrs.body
     others = frozenset().union(*(symbols_in(value.type) for value in body.inputs))
     extent = bare_symbol(grown[axis])
-    rest = TensorType(before.dtype, _dropped(grown, axis))
+    rest = TensorType(before.dtype, _drop(grown, axis))
     types = seen_outside(rest, nested_bindings(loop.node, body))
-    alike = zip(_dims(types), _dropped(shape, axis), strict=True)
+    alike = zip(_dims(types), _drop(shape, axis), strict=True)
     return extent not in (None, *others) and all(dim in (UNKNOWN, own) for dim, own in alike)
 
 

@@ -85,7 +85,7 @@ class LoopCode(ValueCode, ABC):
         count = len(instruction.carried)
         carried, slices = body.inputs[:count], body.inputs[count:]
         self._copy(index, 0)
-        sources = self._scanned(instruction, limit)
+        sources = self._scan_sources(instruction, limit)
         self._assign(carried, instruction.carried)
         inner = {*bound}
         own = {*inner}
@@ -179,7 +179,7 @@ class LoopCode(ValueCode, ABC):
             size = self._itemsize(row)
             self._words.emit(Opcode.STACK, self._addresses[output], stack, rank, size, *where)
 
-    def _scanned(self, instruction: Scan, limit: Address) -> list[tuple[Address, int]]:
+    def _scan_sources(self, instruction: Scan, limit: Address) -> list[tuple[Address, int]]:
         """Tensors with their scanned axes in front, and their ranks; they are of one length."""
         sources: list[tuple[Address, int]] = []
         for position, number in enumerate(instruction.scanned):

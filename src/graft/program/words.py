@@ -95,11 +95,11 @@ class Words:
         for item in self._code:
             if isinstance(item, tuple):
                 opcode, operands = item
-                self.put(int(opcode), *_resolved(operands))
+                self.put(int(opcode), *_resolve(operands))
         return start
 
 
-def _resolved(operands: Sequence[Operand]) -> list[int | Address]:
+def _resolve(operands: Sequence[Operand]) -> list[int | Address]:
     resolved: list[int | Address] = []
     for operand in operands:
         if isinstance(operand, Label):

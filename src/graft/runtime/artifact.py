@@ -105,7 +105,7 @@ class _Pool:
         arrays = [array for _, array in program.constants]
         arrays += [array for step in program.evaluated for array in step.graph.constants.values()]
         stored = {id(array): _storable(array) for array in arrays if not array.dtype.hasobject}
-        self._stored = dict(zip(stored, _digested([*stored.values()]), strict=True))
+        self._stored = dict(zip(stored, _digest_of([*stored.values()]), strict=True))
 
     def number(self, array: Array) -> int:
         """The number of a constant."""
@@ -122,7 +122,7 @@ def _storable(array: Array) -> Array:
     return array if array.flags.c_contiguous else aligned_copy(np.asarray(array))
 
 
-def _digested(arrays: Sequence[Array]) -> list[tuple[Array, str]]:
+def _digest_of(arrays: Sequence[Array]) -> list[tuple[Array, str]]:
     return [*zip(arrays, _digests(arrays), strict=True)]
 
 

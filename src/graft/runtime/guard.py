@@ -227,12 +227,12 @@ class Guard:
         budget = self._budget
         is_first = budget.first > 0
         if region.has_host and (is_trial or budget.is_shadow_due()):
-            spent = self._shadowed(region, inputs, outputs, memory)
+            spent = self._run_both(region, inputs, outputs, memory)
         else:
             in_host_memory = memory is HOST_MEMORY
             if is_first and in_host_memory:
                 poison(outputs)
-            spent = self._accelerated(region, inputs, outputs, memory)
+            spent = self._run_accelerated(region, inputs, outputs, memory)
             if in_host_memory and (is_first or budget.is_look_due()):
                 self._look(region, inputs, outputs, is_first)
         if is_first:
@@ -242,7 +242,7 @@ class Guard:
                 self.device_breaker.settle()
         return spent
 
-    def _shadowed(
+    def _run_both(
         self,
         region: Region,
         inputs: Sequence[Any],
@@ -258,7 +258,7 @@ class Guard:
         self._reach(region, memory.space, lambda: memory.store(expected, outputs))
         started = time.perf_counter()
         try:
-            spent = self._accelerated(region, inputs, outputs, memory)
+            spent = self._run_accelerated(region, inputs, outputs, memory)
         except OverdueError:
             raise  # it may be at its inputs yet
         except Exception:
@@ -317,7 +317,7 @@ class Guard:
             fault = Fault.UNWRITTEN if missing else Fault.DIFFERS
             raise CaughtError(fault, missing or difference.text, difference.largest, expected)
 
-    def _accelerated(
+    def _run_accelerated(
         self,
         region: Region,
         inputs: Sequence[Any],

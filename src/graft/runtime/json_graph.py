@@ -227,15 +227,15 @@ class Interpreter:
             except (BackendError, CrashedError, LostDeviceError, TimeoutError):
                 raise
             except Exception as error:
-                raise self._raised(node, action, operands, error) from error
+                raise self._raised_error(node, action, operands, error) from error
             outputs = results if isinstance(results, tuple | list) else (results,)
             if len(outputs) != len(node.outputs) or any(result is None for result in outputs):
-                raise TypeError(_miscounted(node, outputs))
+                raise TypeError(_miscount(node, outputs))
             for tensor, result in zip(node.outputs, outputs, strict=True):
                 values[tensor.name] = np.asarray(result)
         return [values[name] for name in self.graph.outputs]
 
-    def _raised(
+    def _raised_error(
         self, node: JsonNode, action: Action, operands: Sequence[Array | None], error: Exception
     ) -> BackendError:
         """What a kernel raised, as an error that names the call among those of the region."""
@@ -260,7 +260,7 @@ def _check_parameters(kernel: Kernel, node: JsonNode, arguments: Mapping[str, An
             )
 
 
-def _miscounted(node: JsonNode, results: Sequence[Array | None]) -> str:
+def _miscount(node: JsonNode, results: Sequence[Array | None]) -> str:
     if any(result is None for result in results):
         return f"the kernel '{node.op}' returned None instead of an array"
     count = len(node.outputs)

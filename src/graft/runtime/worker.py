@@ -183,7 +183,7 @@ class Worker:
         if self._process is None:
             ours, theirs = Pipe()
             memory = SharedMemory(os.memfd_create("graft-worker"))
-            start = _forked if self.is_fork else _spawned
+            start = _fork if self.is_fork else _spawn
             self._process = start(ours, theirs, memory.descriptor)
             theirs.close()
             self._pipe, self._memory = ours, memory
@@ -208,7 +208,7 @@ class Worker:
             self._kill()
 
 
-def _spawned(_ours: Connection, theirs: Connection, memory: int) -> subprocess.Popen[bytes]:
+def _spawn(_ours: Connection, theirs: Connection, memory: int) -> subprocess.Popen[bytes]:
     """A fresh interpreter that finds the same modules."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     descriptors = (theirs.fileno(), memory)
@@ -221,7 +221,7 @@ def _spawned(_ours: Connection, theirs: Connection, memory: int) -> subprocess.P
     )
 
 
-def _forked(ours: Connection, theirs: Connection, memory: int) -> int:
+def _fork(ours: Connection, theirs: Connection, memory: int) -> int:
     """A copy of this process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads are not copied, as it warns

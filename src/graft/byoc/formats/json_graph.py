@@ -104,7 +104,7 @@ def _unheard(match: Match, kernel: Kernel, fixed: frozenset[str]) -> Refusal | N
             return Refusal(error.message, node)
     if ALL in heard:
         return None
-    disputed = _disputed(match.nodes) - fixed
+    disputed = _conflicting_attrs(match.nodes) - fixed
     for node in match.nodes:
         for field in fields(node.attrs):
             value = getattr(node.attrs, field.name)
@@ -116,7 +116,7 @@ def _unheard(match: Match, kernel: Kernel, fixed: frozenset[str]) -> Refusal | N
     return None
 
 
-def _disputed(nodes: Iterable[Node]) -> set[str]:
+def _conflicting_attrs(nodes: Iterable[Node]) -> set[str]:
     """Attributes that nodes of one match have different values of."""
     values: dict[str, Any] = {}
     pairs = [
@@ -196,7 +196,7 @@ def _parts(body: Graph) -> dict[str, Any]:
     """The nodes of a call, and the attributes that they agree on."""
     nodes = [node for node in body.nodes if not _is_constant(node)]
     parts = [_node(node) for node in nodes]
-    disputed = _disputed(nodes)
+    disputed = _conflicting_attrs(nodes)
     every = [(name, value) for part in parts for name, value in part["attrs"].items()]
     return {"attrs": dict(one for one in every if one[0] not in disputed), "parts": parts}
 

@@ -201,7 +201,7 @@ def _failure(graph: Graph, backend: Backend, cases: Sequence[_Case], thorough: b
         if not problem and thorough:
             problem = _threads(graph, runner, cases)
             again = _stage("compile a second time", lambda: backend.runner(graph))
-            problem = problem or _prefixed("compiled a second time, ", _calls(graph, again, cases))
+            problem = problem or _prefix("compiled a second time, ", _calls(graph, again, cases))
     except _StageError as error:
         return str(error)
     return problem
@@ -230,7 +230,7 @@ def _said(error: Exception) -> str:
     return "\n".join((described(error), *details))
 
 
-def _prefixed(prefix: str, problem: str) -> str:
+def _prefix(prefix: str, problem: str) -> str:
     return f"{prefix}{problem}" if problem else ""
 
 
@@ -245,7 +245,7 @@ def _calls(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
         problem = problem or _compared(graph, outputs, case)
         if problem:
             sizes = f" (on {case.probe})" if case is not cases[0] else ""
-            return _prefixed("" if before is None else "in a later call, ", problem) + sizes
+            return _prefix("" if before is None else "in a later call, ", problem) + sizes
         if before is not None and _compared(graph, *before):
             return "it writes the results of an earlier call again"
         before = outputs, case
@@ -304,4 +304,4 @@ def _threads(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
         thread.start()
     for thread in threads:
         thread.join()
-    return _prefixed("called from several threads, ", problems[0] if problems else "")
+    return _prefix("called from several threads, ", problems[0] if problems else "")

@@ -258,7 +258,7 @@ def _text(verdict: Verdict) -> Iterator[Block]:
     yield f"  compared with {verdict.peer}, {_limits(verdict.outputs)}"
     if verdict.placement is not None:
         yield f"  {verdict.placement}"
-        yield from (f"  {_demoted(demotion)}" for demotion in verdict.placement.demotions)
+        yield from (f"  {_demotion_text(demotion)}" for demotion in verdict.placement.demotions)
     header = ("name", "type", "max abs error", "max rel error", "wrong", "verdict")
     rows = [_row(output) for output in verdict.outputs]
     yield from section("Outputs", table(rows, header, right=(2, 3, 4)))
@@ -292,7 +292,7 @@ def _limits(outputs: Sequence[OutputCheck]) -> str:
     return "; ".join(f"{limits} ({own})" for limits, own in shown)
 
 
-def _demoted(demotion: Demotion) -> str:
+def _demotion_text(demotion: Demotion) -> str:
     nodes = ", ".join(f"%{name}" for name in demotion.nodes)
     return f"{demotion.backend} gave {nodes} back to the host: {demotion.reason}"
 

@@ -78,17 +78,17 @@ def _aligned(node: onnx.NodeProto, operands: Operands, builder: Builder) -> Oper
     if first.shape is None or second.shape is None:
         raise UnsupportedError(f"{node.op_type} with an axis wants operands of known rank")
     behind = len(first.shape) - (axis % max(len(first.shape), 1)) - len(second.shape)
-    return first, _stretched(second, behind, builder)
+    return first, _append_axes(second, behind, builder)
 
 
 def _per_channel(operands: Operands, builder: Builder) -> Operands:
     data, slope = (*operands, None, None)[:2]
     if data is None or slope is None or data.shape is None or slope.tensor.size == 1:
         return operands
-    return data, _stretched(slope, len(data.shape) - 2, builder)
+    return data, _append_axes(slope, len(data.shape) - 2, builder)
 
 
-def _stretched(value: Value, count: int, builder: Builder) -> Value:
+def _append_axes(value: Value, count: int, builder: Builder) -> Value:
     """The value with so many axes of extent 1 behind it."""
     if count <= 0:
         return value

@@ -85,11 +85,11 @@ class Weights:
         elif not header.count:
             array = np.empty(header.shape, header.dtype.numpy)
         elif is_external(tensor):
-            array = _decoded(self._external(tensor, header), header)
+            array = _decode_elements(self._external(tensor, header), header)
         elif tensor.HasField("raw_data"):
             raw = tensor.raw_data
             self._check_length(len(raw), header)
-            array = _decoded(_Span(raw, 0, len(raw)), header)
+            array = _decode_elements(_Span(raw, 0, len(raw)), header)
         else:
             array = self._typed(tensor, header)
         array.flags.writeable = False
@@ -303,7 +303,7 @@ def _mapped(descriptor: int) -> Buffer:
         os.close(descriptor)
 
 
-def _decoded(span: _Span, header: _Header) -> Array:
+def _decode_elements(span: _Span, header: _Header) -> Array:
     """Elements as they are in memory, or packed, as an array."""
     if header.dtype.bits < 8:
         packed = np.frombuffer(span.buffer, np.uint8, span.length, span.offset)

@@ -72,7 +72,7 @@ def chain_plan(group: Group, stores: Stores, kinds: tuple[str, ...], body: Body)
         return Refusal("the data is no blocked image")
     inner = dict(stores)
     middle: list[Storage] = []
-    convolutions = _weighted(group)
+    convolutions = _weighted_convolutions(group)
     for part, kind, (conv, weight), following in zip(
         parts, kinds, convolutions, (*convolutions[1:], None), strict=True
     ):
@@ -107,7 +107,7 @@ def expansion_layouts(
 
 def unfit_chain(group: Group, kinds: tuple[str, ...]) -> str | None:
     """Why a group's convolutions are not of these kinds, if they are not."""
-    convolutions = _weighted(group)
+    convolutions = _weighted_convolutions(group)
     for (conv, weight), kind, ordinal in zip(convolutions, kinds, _ORDINALS, strict=False):
         is_pointwise = without_neighbours(conv, weight.shape) and conv.attrs.groups == 1
         if not (is_depthwise(conv, weight.shape) if kind is DEPTHWISE else is_pointwise):
@@ -119,7 +119,7 @@ def unfit_chain(group: Group, kinds: tuple[str, ...]) -> str | None:
     return None
 
 
-def _weighted(group: Group) -> list[tuple[Node, Array]]:
+def _weighted_convolutions(group: Group) -> list[tuple[Node, Array]]:
     """The convolutions of a group, each with its weights."""
     return [(conv, group.constants[conv.args[1]].array) for conv in group.anchors]
 

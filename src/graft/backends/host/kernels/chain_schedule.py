@@ -325,7 +325,7 @@ def project_saving(target: Target, extents: ProjectExtents) -> float:
     steps = extents.taps, extents.strides
     deep = vectors * depthwise_cycles(machine, extents.lanes, *steps, level)
     written, read = (stream_cycles(machine, times * size, level) for times in (2, 1))
-    return saved + _waited(machine, deep, written) + _waited(machine, apart, read)
+    return saved + _exposed_cycles(machine, deep, written) + _exposed_cycles(machine, apart, read)
 
 
 def _threads(machine: Machine) -> int:
@@ -333,7 +333,7 @@ def _threads(machine: Machine) -> int:
     return max(2, machine.cores)
 
 
-def _waited(machine: Machine, busy: float, transfer: float) -> float:
+def _exposed_cycles(machine: Machine, busy: float, transfer: float) -> float:
     """The cycles of a transfer that are not hidden behind so many of other work."""
     return max(0.0, transfer - busy) if machine.fills_beside_loads else transfer
 

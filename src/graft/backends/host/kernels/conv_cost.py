@@ -118,8 +118,8 @@ def _layer(group: Group) -> Layer | Refusal:
         return Refusal(reason)
     batch, _, rows, columns = typical_shape(conv.output)
     extents = typical_shape(conv.args[0])[2:]
-    direct = _bordered(extents, halo(conv, kernel))
-    border = {tile: _bordered(extents, tiled_halo(conv, tile)) - direct for tile in tiles}
+    direct = _pixels_with_halo(extents, halo(conv, kernel))
+    border = {tile: _pixels_with_halo(extents, tiled_halo(conv, tile)) - direct for tile in tiles}
     dilation, computed = conv.attrs.dilation, computed_rows(conv, kernel, extents[0], rows)
     stride: int = conv.attrs.strides[0]
     extent = batch, inputs, outputs, rows, columns, kernel, stride, dilation, computed
@@ -131,7 +131,7 @@ def _is_exact(conv: Node, weight: Array, tile: int) -> bool:
     return is_exact(matrices, weight, conv.args[0].dtype)
 
 
-def _bordered(extents: Sequence[int], border: Halo) -> int:
+def _pixels_with_halo(extents: Sequence[int], border: Halo) -> int:
     """The pixels of an image with a halo."""
     top, left, bottom, right = border
     return (extents[0] + top + bottom) * (extents[1] + left + right)

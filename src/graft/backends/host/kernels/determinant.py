@@ -56,14 +56,14 @@ class _Elimination:
 
             begin = self._total.set(term(1.0, self._dtype))
             end = store(self._result, number, cast(self._result.dtype, self._total.value))
-            columns = loop("column", self._edge, self._eliminated)
+            columns = loop("column", self._edge, self._eliminate)
             body = block(loop("at", size, copied), begin, columns, end)
             return with_memory(body, self._matrix, self._total, self._pivot)
 
         count = self._writer.dim(product(self._shape[:-2]))
         return self._writer.kernel(parallel("number", count, one))
 
-    def _eliminated(self, column: Term) -> Stmt:
+    def _eliminate(self, column: Term) -> Stmt:
         below = self._edge - column - 1
 
         def larger(row: Term) -> Stmt:

@@ -69,13 +69,13 @@ def bias_behind(group: Group, anchor: Node) -> Node | None:
 
 def unsigned(element: Expr, data: DType) -> Expr:
     """Four bytes of the data as unsigned ones."""
-    return element if data is not DType.INT8 else _flipped(element)
+    return element if data is not DType.INT8 else _flip_signs(element)
 
 
 def signed(element: Expr) -> Expr:
     """Four unsigned bytes as signed ones, 128 less."""
-    return _flipped(element)
+    return _flip_signs(element)
 
 
-def _flipped(element: Expr) -> Expr:
+def _flip_signs(element: Expr) -> Expr:
     return binary(BinaryKind.XOR, Term(element), _SIGNS).expr

@@ -70,12 +70,12 @@ class _Scatter:
         along = self._node.op.name == "scatter_elements"
         updated = self._along_axis if along else self._at_tuples
         if self._is_total:
-            return self._writer.kernel(parallel("only", 1, lambda _only: self._totalled(updated)))
+            return self._writer.kernel(parallel("only", 1, lambda _only: self._in_totals(updated)))
         jobs, job = updated()
         copy = copy_run(self._data, self._result, self._size, self._lanes, tag="_copied")
         return self._writer.kernel(block(copy, Barrier(), parallel("job", jobs, job)))
 
-    def _totalled(self, updated: Callable[[], tuple[Term, Callable[[Term], Stmt]]]) -> Stmt:
+    def _in_totals(self, updated: Callable[[], tuple[Term, Callable[[Term], Stmt]]]) -> Stmt:
         """All by one thread, in float32 until the end."""
         jobs, job = updated()
         data, dtype = self._data, self._result.dtype
@@ -94,7 +94,7 @@ class _Scatter:
         )
         return with_memory(body, self._totals)
 
-    def _updated(self, place: Term, source: Term) -> Stmt:
+    def _update(self, place: Term, source: Term) -> Stmt:
         """One element combined with what is there."""
         target = self._totals if self._is_total else self._result
         value = cast(target.dtype, load(self._updates, source))
@@ -139,7 +139,7 @@ class _Scatter:
             column = self._renumbered(at, shape[axis + 1 :], reach[axis + 1 :])
 
             def update_at(position: Term) -> Stmt:
-                return self._updated((start * extent + position) * stride + column, source)
+                return self._update((start * extent + position) * stride + column, source)
 
             return self._within("position", source, extent, update_at)
 
@@ -185,7 +185,7 @@ class _Scatter:
 
         def updated(first: Term, side: Term, iteration: Term, start: Term) -> Stmt:
             source = iteration * size
-            return loop("side", side, lambda at: self._updated(start + at, source + at), first)
+            return loop("side", side, lambda at: self._update(start + at, source + at), first)
 
         return (size + (_CHUNK - 1)) // _CHUNK, job
 

@@ -111,7 +111,7 @@ class PackedWeights:
             inner = over(channel, split), plus(times(place, split), modulo(channel, split))
             at = (slab, unit, row, column, *inner)
             store = Store(packed, at, element(row, column))
-            return _unrolled(row, self.kernel[0], _unrolled(column, self.kernel[1], store))
+            return _each_tap(row, self.kernel[0], _each_tap(column, self.kernel[1], store))
 
         def weight(row: Expr, column: Expr) -> Expr:
             return Load(source, (*self.pair(output, number), row, column))
@@ -180,7 +180,7 @@ class TransformedWeights:
         row, column = Var("tap_row"), Var("tap_column")
         weight = Load(source, (output, channel, row, column))
         copy: Stmt = Store(taps, (row, column, place), weight)
-        copy = _unrolled(row, rows, _unrolled(column, columns, copy))
+        copy = _each_tap(row, rows, _each_tap(column, columns, copy))
         copy = For(place, Const(0), Const(self.size), copy)
         vectors = range(0, self.size, self.lanes)
         transforms = (self.transform(taps, packed, slab, channel, first) for first in vectors)
@@ -228,5 +228,5 @@ def packing_cycles(
     return cycles + stream_cycles(machine, written, next(levels, len(machine.caches) - 1))
 
 
-def _unrolled(var: Var, count: int, body: Stmt) -> Stmt:
+def _each_tap(var: Var, count: int, body: Stmt) -> Stmt:
     return For(var, Const(0), Const(count), body, LoopKind.UNROLLED)

@@ -68,7 +68,7 @@ def convolution_of_slices(site: Site) -> Replacement:
     reach = (taps - 1) * attrs.dilation[0] + 1
     depth = (slices.depth - reach) // attrs.strides[0] + 1
     parts = [
-        _taken(site, slices, tap * attrs.dilation[0], depth, attrs.strides[0])
+        _every_nth_slice(site, slices, tap * attrs.dilation[0], depth, attrs.strides[0])
         for tap in range(taps)
     ]
     plane = {
@@ -134,7 +134,7 @@ def _padded(site: Site, slices: _Slices, node: Node, widths: tuple[int, int]) ->
     return _images(site, padded, slices.batch, slices.depth + begin + end)
 
 
-def _taken(site: Site, slices: _Slices, first: int, count: int, stride: int) -> Value:
+def _every_nth_slice(site: Site, slices: _Slices, first: int, count: int, stride: int) -> Value:
     """Every so many slices from one on, as images."""
     if (first, count, stride) == (0, slices.depth, 1):
         return slices.images

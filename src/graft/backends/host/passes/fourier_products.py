@@ -63,14 +63,14 @@ def frames_by_convolution(site: Site) -> Replacement:
         return Refusal("there are too many factors, or they are too narrow")
     factors = fourier_factors(length, bins, length, False)[:, :, 0]
     filters = np.ascontiguousarray(factors.reshape(length, 2 * bins).T[:, None])
-    kernel = _windowed(site, filters, operands[1], data.dtype)
+    kernel = _window_filters(site, filters, operands[1], data.dtype)
     signals = _reshaped(site, data, (batch, 1, samples))
     spectra = site.emit("nn.conv1d", signals, kernel, strides=(attrs.frame_step,))
     rows = site.emit("transpose", spectra, axes=(0, 2, 1))
     return _reshaped(site, rows, (batch, frames, bins, 2))
 
 
-def _windowed(site: Site, filters: Array, window: Value | None, dtype: DType) -> Value:
+def _window_filters(site: Site, filters: Array, window: Value | None, dtype: DType) -> Value:
     array = None if window is None else site.array(window)
     if array is not None:
         filters = filters * array

@@ -50,7 +50,7 @@ def rounding(site: Site) -> Replacement:
     low, high = limits.min - offset, limits.max - offset
     divided = _divided(site, node.args[0], scale.reshape(()))
     if divided is not None:
-        ratio = _unclipped(site, divided.whole(site), low, high)
+        ratio = _before_clip(site, divided.whole(site), low, high)
     elif node.args[0].dtype is DType.FLOAT32 and node.attrs.precision in (None, DType.FLOAT32):
         ratio = site.emit("divide", node.args[0], site.constant(scale.reshape(())))
     else:
@@ -130,7 +130,7 @@ def _divided_sum(site: Site, node: Node, scale: Array) -> _Shifted | None:
     return _Shifted(site.again(node, shifted.whole(site), right.value))
 
 
-def _unclipped(site: Site, value: Value, low: int, high: int) -> Value:
+def _before_clip(site: Site, value: Value, low: int, high: int) -> Value:
     """The value before an activation that the limits of the codes make needless."""
     node = site.producer(value)
     if node is not None and node.op.name == "nn.relu" and low == 0:
@@ -150,7 +150,7 @@ def interpolated_codes(site: Site) -> Replacement:
     data = None if codes is None else quantized(site, site.node.args[0])
     if codes is None or data is None:
         return Refusal("it does not interpolate bytes of one constant scale")
-    return _dequantised(site, codes, data)
+    return _codes_as_floats(site, codes, data)
 
 
 def _resized_codes(site: Site, node: Node) -> Value | None:
@@ -174,10 +174,10 @@ def difference_times_scale(site: Site) -> Replacement:
     data = quantized(site, site.node.output)
     if data is None or data.axis is not None or site.array(data.value) is not None:
         return Refusal("it is not of bytes by one constant scale")
-    return _dequantised(site, site.emit("cast", data.value, dtype=DType.FLOAT32), data)
+    return _codes_as_floats(site, site.emit("cast", data.value, dtype=DType.FLOAT32), data)
 
 
-def _dequantised(site: Site, codes: Value, data: Quantized) -> Value:
+def _codes_as_floats(site: Site, codes: Value, data: Quantized) -> Value:
     """What codes as floats stand for."""
     if data.zero_point:
         codes = site.emit("subtract", codes, site.constant(np.float32(data.zero_point)))

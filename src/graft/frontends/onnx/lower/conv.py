@@ -181,10 +181,10 @@ def _causal_conv_with_state(call: Call) -> tuple[Value, Value]:
     result = _with_bias(call, result, call.optional(2))
     begin, end = (-state, _TO_THE_END) if state else (0, 0)
     present = call.op("strided_slice", whole, begin=(begin,), end=(end,), axes=(2,))
-    return _activated(call, result), present
+    return _activate(call, result), present
 
 
-def _activated(call: Call, result: Value) -> Value:
+def _activate(call: Call, result: Value) -> Value:
     activation = call.string("activation", "none")
     if activation in ("silu", "swish"):
         return call.op("multiply", result, call.op("sigmoid", result))

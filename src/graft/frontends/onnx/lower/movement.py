@@ -33,13 +33,13 @@ def _reshape(call: Call) -> Value:
         and 0 not in target_dims.reshape(-1).tolist()
     ):
         allowzero = True  # a symbol that is bound to 0 means 0, not "copy"
-        extents = _forced(call, call.input(0), target_dims.reshape(-1).tolist())
+        extents = _forced_shape(call, call.input(0), target_dims.reshape(-1).tolist())
         if extents is not None:
             return call.op("reshape", call.input(0), shape=extents, allowzero=True)
     return call.op("reshape", call.input(0), shape, allowzero=allowzero)
 
 
-def _forced(call: Call, data: Value, expected: Sequence[AnyDim]) -> tuple[int, ...] | None:
+def _forced_shape(call: Call, data: Value, expected: Sequence[AnyDim]) -> tuple[int, ...] | None:
     """The extents of a shape of which all but one are numbers, if the data leave no choice.
 
     ONNX Runtime fuses such a shape into one with -1, and takes any extent at run time. A strict

@@ -163,7 +163,7 @@ def places(result: Tensor, stages: Sequence[Tensor]) -> Places:
         for reader in readers:
             axes = dict(zip((axis.name for axis in reader.axes), follows[reader.name], strict=True))
             own += [
-                tuple(_followed(index, axes) for index in load.indices)
+                tuple(_follow_index(index, axes) for index in load.indices)
                 for load in _reads_of(reader, stage)
             ]
         columns = zip(*own, strict=True) if own else ()
@@ -174,7 +174,7 @@ def places(result: Tensor, stages: Sequence[Tensor]) -> Places:
     return follows
 
 
-def _followed(index: Expr, axes: Mapping[str, Follows | None]) -> Follows | None:
+def _follow_index(index: Expr, axes: Mapping[str, Follows | None]) -> Follows | None:
     match index:
         case Var(name):
             return axes.get(name)

@@ -195,16 +195,16 @@ def _decomposed(source: Value, shape: tuple[int, ...], moved: Array) -> PixelMap
     fill = float(fills[0]) if fills.size else 0.0
     for periods in product(PERIODS, PERIODS):
         # Most channels are moved alike, so that two of them refuse most periods at little cost.
-        if any(_repeated(part[[0, -1]], inside, periods) is None for part in parts):
+        if any(_by_period(part[[0, -1]], inside, periods) is None for part in parts):
             continue
-        tables = [_repeated(part, inside, periods) for part in parts]
+        tables = [_by_period(part, inside, periods) for part in parts]
         if all(table is not None for table in tables):
             which, down, right = (table for table in tables if table is not None)
             return PixelMap(source, rows, columns, inside, fill, which, down, right)
     return None
 
 
-def _repeated(part: Array, inside: tuple[Array, Array], periods: tuple[int, int]) -> Array | None:
+def _by_period(part: Array, inside: tuple[Array, Array], periods: tuple[int, int]) -> Array | None:
     """Per channel the numbers that an array repeats every few rows and columns, if it does."""
     table = np.zeros((*periods, part.shape[0]), np.int64)
     rows, columns = map(np.flatnonzero, inside)

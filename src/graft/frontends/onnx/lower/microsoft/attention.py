@@ -226,11 +226,11 @@ def _three(call: Call) -> tuple[Value, Value, Value]:
     value = call.input(2)
     parts = [query, key, value]
     return tuple(  # type: ignore[return-value]
-        _headed(call, part, position, count) for position, part in enumerate(parts)
+        _split_heads(call, part, position, count) for position, part in enumerate(parts)
     )
 
 
-def _headed(call: Call, part: Value, position: int, count: int) -> Value:
+def _split_heads(call: Call, part: Value, position: int, count: int) -> Value:
     """One of the three with its bias; keys and values may have their heads apart already."""
     if call.rank(part) == 4:
         return part
