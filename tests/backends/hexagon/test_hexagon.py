@@ -348,6 +348,16 @@ def test_units_without_a_form_in_integers_are_computed_in_floats() -> None:
     assert plan.scalar_work > 0
 
 
+def test_a_function_of_wider_codes_has_no_table() -> None:
+    """Of int32 it would have 2**32 entries."""
+    unit = Unit("int8")
+    sums = unit.bytes.input("sums", tensor("int32", 1, 6, 4, 5))
+    data = unit.bytes("qnn.dequantize", sums, unit.bytes.constant(np.float32(0.02)))
+    plan = Planner(unit.graph(unit.bytes("abs", data))).run()
+    assert plan.scalar_work > 0
+    assert len(plan.constants) < 1000
+
+
 @needs_tools
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

@@ -318,6 +318,8 @@ def looked_up(unit: Unit) -> tuple[Coded, Array]:
     if len(data) != 1:
         raise UnsupportedError("a table has one operand")
     source = coded(data[0], graph)
+    if source.value.dtype not in BYTES:
+        raise UnsupportedError("a table has an entry for each of 256 codes")
     info, shape = np.iinfo(source.value.dtype.numpy), extents(source.value)
     arrays[source.value] = np.arange(info.min, info.max + 1).astype(source.value.dtype.numpy)
     for node in unit.nodes:
