@@ -77,6 +77,16 @@ def test_a_symbolic_batch_of_constant_matrices(batch: int | str, count: int) -> 
     assert refusals(graph) == (wrong if (batch, count) == ("n", 2) else [])
 
 
+@pytest.mark.parametrize("bound", [7e4, 6e4])
+def test_bounds_beyond_the_dtype(bound: float) -> None:
+    """70,000 is infinite in float16; OpenVINO 2026.4 gives 65,504."""
+    build = Builder()
+    x = build.input("x", tensor("float16", 3))
+    graph = build.build(build("clip", x, a_min=bound))
+    wrong = ["OpenVINO takes the largest finite number for an infinite bound"]
+    assert refusals(graph) == (wrong if bound > 65504 else [])
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_constant_keys_of_attention(dtype: str) -> None:
     """OpenVINO 2026.4 gives NaN for some of bfloat16, and numbers that are off by a half."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx
 
 from graft.backends.openvino import runtime
@@ -13,6 +14,7 @@ from graft.byoc.executable import Settings
 from graft.byoc.formats.onnx_model import OnnxBackend
 from graft.byoc.formats.quantized import quantized_units
 from graft.ir.graph import Node, Value
+from graft.ops.elementwise import clip_bound
 from graft.rewrite.rule import Refusal
 
 
@@ -72,6 +74,10 @@ def _product(node: Node, constants: Mapping[Value, Array]) -> Refusal | None:
 def _mistake(node: Node, constants: Mapping[Value, Array]) -> Refusal | None:
     if node.op.name.startswith("nn.conv"):
         return _convolution(node)
+    if node.op.name == "clip":
+        bounds = [one for one in (node.attrs.a_min, node.attrs.a_max) if one is not None]
+        if any(np.isinf(clip_bound(one, node.output.dtype)) for one in bounds):
+            return Refusal("OpenVINO takes the largest finite number for an infinite bound", node)
     is_product = node.op.name in ("nn.batch_matmul", "nn.attention")
     return _product(node, constants) if is_product else None
 
