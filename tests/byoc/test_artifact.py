@@ -150,6 +150,11 @@ def willing(blob: bytes) -> Runner:
     return load_simulated(blob)
 
 
+@versioned("2", missing=lambda: "it needs a crystal")
+def lacking(_blob: bytes) -> Runner:
+    raise AssertionError("it is not asked to load anything")
+
+
 def silent(_blob: bytes) -> Runner:
     raise AssertionError("it is not asked to load anything")
 
@@ -164,9 +169,10 @@ def announce(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     [
         ("newer", "its code was made by version 1, and version 2 is installed"),
         ("silent", "the installed run time does not say its version"),
+        ("lacking", "simnpu 1 cannot run here: it needs a crystal"),
     ],
 )
-def test_code_of_another_version_is_not_loaded(
+def test_code_that_the_run_time_does_not_take_is_not_loaded(
     saved: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
 ) -> None:
     announce(monkeypatch, name)

@@ -12,7 +12,7 @@ from tests.cli.tiny import MIXED, NATIVE, TWO_INPUTS, saved
 
 from graft.backends.reference.runtime import ReferenceRuntime
 from graft.cli.main import main
-from graft.runtime import loaders
+from graft.runtime import c_source, loaders
 from graft.runtime.container import FORMAT
 
 STRINGS = """
@@ -170,6 +170,22 @@ def test_check_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     found = facts(capsys, "check", file, "--input", f"x={tmp_path / 'x.npy'}")
     assert found["agrees"]
     assert [one["not_finite"] for one in found["outputs"]] == [21, 21]
+
+
+def test_check_where_a_backend_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The results are right, the host's; the check fails, and says so apart from them."""
+    file = compiled(tmp_path, NATIVE, "--target", "csource,host", "--pin", "first=csource")
+    monkeypatch.setattr(c_source.load, "missing", lambda: "it needs a crystal")
+    capsys.readouterr()
+    assert main(["check", file]) == 1
+    text, warning = capsys.readouterr()
+    assert "runs on the host: csource 1 cannot run here: it needs a crystal" in warning
+    assert "gives the same twice" in text
+    assert "DIFFERS" not in text
+    assert "csource_0: csource 1 cannot run here: it needs a crystal" in text
+    assert "Not all of it ran where it was compiled for" in text
 
 
 def test_check_of_random_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

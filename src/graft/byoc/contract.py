@@ -275,10 +275,10 @@ def declared(backend: Backend, region: Graph) -> Cost | None:
         return backend.price(region)
 
 
-def variant_of(kind: type[Backend], name: str) -> Backend:
+def variant_of(kind: type[Backend], name: str, family: str) -> Backend:
     """The device of that name of a family of devices."""
     if not kind.has_variants:
-        raise UserError(f"{kind.__name__} is no family of backends, of which '{name}' could be one")
+        raise UserError(f"'{family}' is one backend, so that there is no '{family}:{name}'")
     make: Callable[[str], Backend] = kind
     return make(name)
 

@@ -142,7 +142,7 @@ def backend_named(name: str, discovery: Discovery) -> Backend:
     backend = discovery.backends.get(name)
     family, _, variant = name.partition(":")
     if backend is None and variant and family in discovery.backends:
-        backend = variant_of(type(discovery.backends[family]), variant)
+        backend = variant_of(type(discovery.backends[family]), variant, family)
     if backend is None:
         for item in discovery.broken:
             if item.name == name:

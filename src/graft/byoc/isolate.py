@@ -111,7 +111,7 @@ def reference_of(backend: Backend) -> list[str]:
 
 def _instantiate(module: str, name: str, variant: str) -> Backend:
     kind: type[Backend] = attrgetter(name)(importlib.import_module(module))
-    return variant_of(kind, variant) if variant else kind()
+    return variant_of(kind, variant, name) if variant else kind()
 
 
 def pack_graph(region: Graph) -> Message:

@@ -17,7 +17,7 @@ from graft.runtime.breaker import Breaker
 from graft.runtime.guard import FIRST_DEADLINE, CaughtError, Policy
 from graft.runtime.incidents import Fault
 from graft.runtime.isolation import IsolatedRunner
-from graft.runtime.loaders import Loader, announced, check_version, load_for
+from graft.runtime.loaders import Loader, announced, check_loader, load_for
 from graft.runtime.regions import Region
 from graft.runtime.spaces import Runner
 from graft.runtime.supervise import within
@@ -121,7 +121,7 @@ def missing_runtimes(blobs: Mapping[str, memoryview]) -> list[MissingRuntime]:
     result = []
     for (backend, version), fallbacks in stored.items():
         try:
-            check_version(announced(backend).load(), version)
+            check_loader(announced(backend).load(), version)
         except Exception as error:  # noqa: BLE001  (whatever a backend's package raises)
             reason = error.message if isinstance(error, UserError) else str(error)
             fallback = "error" if "error" in fallbacks else "host"
@@ -225,5 +225,5 @@ def load_isolated(message: Message) -> Message:
 def load_code(backend: str, version: str, code: bytes, threads: int | None) -> Runner:
     """What runs code that some version of a backend made, by the run time that it announces."""
     loader: Loader = announced(backend).load()
-    check_version(loader, version)
+    check_loader(loader, version)
     return load_for(loader, code, threads)

@@ -1,9 +1,9 @@
 """Run times of backends: how their code is loaded, and which versions of it.
 
 A loader is what the entry-point group `graft.runtimes` names: a function from a blob to a runner.
-It says its version, and loads code of that version only, unless it says that it can do more. One
-with a parameter `threads` is told how many threads the user allows, None for one per core. The
-evaluator's alone takes something else (`evaluated.py`).
+It says its version, and loads code of that version only, unless it says that it can do more; and
+what it lacks here, if anything. One with a parameter `threads` is told how many threads the user
+allows, None for one per core. The evaluator's alone takes something else (`evaluated.py`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ L = TypeVar("L", bound=Callable[..., Runner])
 
 
 def versioned(
-    version: str | Callable[[], str], loads: Callable[[str], bool] | None = None
+    version: str | Callable[[], str],
+    loads: Callable[[str], bool] | None = None,
+    missing: Callable[[], str] | None = None,
 ) -> Callable[[L], L]:
     """Say of a loader which version of the backend it belongs to (or a function that finds out),
-    and which others made code that it loads."""
+    which others made code that it loads, and what has to be installed for it to run any."""
 
     def declare(loader: L) -> L:
         loader.version = version  # type: ignore[attr-defined]
         loader.loads = loads  # type: ignore[attr-defined]
+        loader.missing = missing  # type: ignore[attr-defined]
         return loader
 
     return declare
@@ -101,8 +104,11 @@ def load_for(load: Callable[..., Runner], blob: bytes, threads: int | None) -> R
     return load(blob)
 
 
-def check_version(loader: Loader, made_by: str) -> None:
-    """Refuse code of a version that the loader does not say it loads."""
+def check_loader(loader: Loader, made_by: str) -> None:
+    """Refuse where the loader lacks something, and code of a version that it does not load."""
+    missing: Callable[[], str] | None = getattr(loader, "missing", None)
+    if missing is not None and (lacks := missing()):
+        raise UserError(lacks)
     loads: Callable[[str], bool] | None = getattr(loader, "loads", None)
     if loads is not None and loads(made_by):
         return

@@ -26,6 +26,7 @@ from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
+from graft.runtime.loaders import check_loader
 from graft.stages import import_graph, optimize, place
 
 FAMILY = Discovery({"ethosu": EthosU()}, {"ethosu": "a test"})
@@ -312,7 +313,7 @@ def test_code_is_what_a_driver_takes() -> None:
 def test_names_of_accelerators() -> None:
     with pytest.raises(UserError, match=r"'ethosu' cannot run here: name an accelerator: .*u85-"):
         backend_named("ethosu", FAMILY)
-    with pytest.raises(UserError, match="name an accelerator: ethosu:u55-32"):
+    with pytest.raises(UserError, match="there is no 'ethosu:u99': there are ethosu:u55-32, "):
         backend_named("ethosu:u99", FAMILY)
 
 
@@ -320,6 +321,9 @@ def test_without_the_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graft.runtime.loaders.find_spec", lambda _name: None)
     lacking = EthosU("u55-128").missing()
     assert lacking.startswith("it needs the package 'ethos-u-vela': pip install")
+    assert EthosU().missing() == lacking  # as `graft backends` shows it
+    with pytest.raises(UserError, match="it needs the package 'tosa-tools': pip install"):
+        check_loader(runtime.load, "5.2.0")
 
 
 @needs_tools

@@ -21,6 +21,7 @@ from graft.byoc.candidates import find_candidates
 from graft.byoc.formats.integer_units import fixed_point
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text
+from graft.runtime.loaders import check_loader
 
 FAMILIES = {0: "activations", 1: "weights", 2: "parameters"}
 Span = tuple[str, int, int]  # which memory, from, to
@@ -240,3 +241,5 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(command, Fpga().missing())
     with pytest.raises(UserError, match=command):
         runtime.simulator.__wrapped__()
+    with pytest.raises(UserError, match=command):
+        check_loader(runtime.load, runtime.VERSION)

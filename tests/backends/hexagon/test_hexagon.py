@@ -24,6 +24,7 @@ from graft.backends.hexagon.hvx import (
 from graft.backends.hexagon.plan import Planner
 from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
+from graft.base.errors import UserError
 from graft.byoc.boundary import wished
 from graft.byoc.candidates import find_candidates
 from graft.byoc.explain import explain
@@ -37,6 +38,7 @@ from graft.llvm.codegen import optimized_module, target_machine
 from graft.llvm.compile import processor_of
 from graft.loop.interpret import interpret
 from graft.loop.ir import Const, Function
+from graft.runtime.loaders import check_loader
 from graft.stages import import_graph, optimize, place
 
 LACKING = runtime.missing()
@@ -485,9 +487,12 @@ def test_integers_are_resized_where_that_only_moves_them() -> None:
 def test_without_the_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "lacking", lambda *_: "")
     monkeypatch.setattr(runtime, "emulator", lambda: "")
-    assert Hexagon().missing() == (
+    needed = (
         "it needs qemu-hexagon-static or qemu-hexagon on the PATH: apt install qemu-user-static"
     )
+    assert Hexagon().missing() == needed
+    with pytest.raises(UserError, match=needed):
+        check_loader(runtime.load, runtime.version())
     monkeypatch.undo()
     monkeypatch.setattr("graft.runtime.loaders.find_spec", lambda _name: None)
     needed = "it needs the package 'ziglang': pip install 'graft-compiler[hexagon]'"

@@ -104,3 +104,5 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'graft-compiler[openvino]'" in OpenVino().missing()
     with pytest.raises(UserError, match="OpenVINO cannot run here: it needs the package"):
         OpenVino().load(b"")
+    with pytest.raises(UserError, match="it needs the package 'openvino'"):
+        loaders.check_loader(runtime.load, "2026.4.1")

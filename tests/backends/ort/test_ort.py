@@ -93,13 +93,15 @@ def test_names_of_providers() -> None:
         backend_named("ort", FAMILY)
     with pytest.raises(UserError, match="has no 'NoSuchProvider' here: there are ort:"):
         backend_named("ort:NoSuchProvider", FAMILY)
-    with pytest.raises(UserError, match="HostBackend is no family of backends"):
+    with pytest.raises(UserError, match="'host' is one backend, so that there is no 'host:big'"):
         backend_named("host:big", Discovery({"host": HostBackend()}, {"host": "a test"}))
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders, "find_spec", lambda _name: None)
     assert "pip install 'graft-compiler[onnxruntime]'" in Ort(CPU).missing()
+    with pytest.raises(UserError, match="it needs the package 'onnxruntime'"):
+        loaders.check_loader(runtime.load, "1.31.1")
 
 
 def test_a_plug_in_that_does_not_load_leaves_the_others_alone(

@@ -255,6 +255,8 @@ def test_the_author_s_kit() -> None:
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders, "find_spec", lambda _name: None)
     assert "pip install 'graft-compiler[qnn]'" in Qnn().missing()
+    with pytest.raises(UserError, match="it needs the package 'onnxruntime-qnn'"):
+        loaders.check_loader(runtime.load, "2.7.0")
 
 
 RESIDUAL = """

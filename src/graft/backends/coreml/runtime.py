@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from graft.base.dtypes import Array
-from graft.base.errors import UserError
 from graft.runtime.loaders import installed_version, lacking, versioned
 
 PACKAGE = "coremltools"
@@ -65,8 +64,6 @@ class Region:
     """A loaded package, on whatever of CPU, GPU and Neural Engine Core ML chooses."""
 
     def __init__(self, blob: bytes) -> None:
-        if missing():
-            raise UserError(f"this region cannot run here: {missing()}")
         self._folder = TemporaryDirectory()  # Core ML reads weights from there
         self._model = tools().models.MLModel(str(unpack(blob, self._folder.name)))
 
@@ -76,7 +73,7 @@ class Region:
             output[...] = results[f"output_{n}"]
 
 
-@versioned(lambda: installed_version(PACKAGE))
+@versioned(lambda: installed_version(PACKAGE), missing=missing)
 def load(blob: bytes) -> Region:
     """What `graft.load` calls for a region of this backend."""
     return Region(blob)

@@ -49,9 +49,11 @@ class EthosU(Backend):
         return f"Vela {self.version} at {clock / 1e6:.0f} MHz"
 
     def missing(self) -> str:
-        if self._accelerator is None:
-            return f"name an accelerator: {', '.join(f'ethosu:{name}' for name in DEVICES)}"
-        return runtime.missing()
+        lacks = runtime.missing()
+        if lacks or self._accelerator is not None:
+            return lacks
+        wanted = "name an accelerator" if self.name == "ethosu" else f"there is no '{self.name}'"
+        return f"{wanted}: there are {', '.join(f'ethosu:{name}' for name in DEVICES)}"
 
     def patterns(self) -> PatternTable:
         transposed = ("quantized nn.conv2d_transpose", quantized_layer("nn.conv2d_transpose"))

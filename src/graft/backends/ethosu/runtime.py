@@ -25,8 +25,12 @@ def version() -> str:
 
 def missing() -> str:
     """The package to install, or nothing."""
-    compiler = lacking("ethos-u-vela", "ethosu", "ethosu")
-    return compiler or lacking("tosa-tools", "ethosu", "tosa_reference_model")
+    return lacking("ethos-u-vela", "ethosu", "ethosu") or missing_model()
+
+
+def missing_model() -> str:
+    """The same for code that Vela has made already."""
+    return lacking("tosa-tools", "ethosu", "tosa_reference_model")
 
 
 def pack(tosa: bytes, model: Any, seconds: float) -> bytes:
@@ -70,7 +74,7 @@ class Region:
             np.copyto(output.view(np.int8), result.reshape(output.shape))
 
 
-@versioned(version, loads=lambda _made_by: True)  # TOSA files outlive versions of Vela
+@versioned(version, lambda _made_by: True, missing_model)  # TOSA files outlive versions of Vela
 def load(blob: bytes) -> Region:
     """What `graft.load` calls for a region of this backend."""
     return Region(blob)

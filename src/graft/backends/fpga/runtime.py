@@ -143,7 +143,7 @@ def _verilator(*options: str) -> str:
     return run_tool(("verilator", *options), missing() or "Verilator cannot build the simulator")
 
 
-@versioned(VERSION)
+@versioned(VERSION, missing=missing)
 def load(blob: bytes) -> Region:
     """What `graft.load` calls for a region of this backend."""
     return Region(blob)

@@ -50,11 +50,13 @@ def version() -> str:
 
 def missing() -> str:
     """What to install, or nothing."""
-    if lack := lacking("ziglang", "hexagon"):
-        return lack
-    if not emulator():
-        return f"it needs {' or '.join(_EMULATORS)} on the PATH: apt install qemu-user-static"
-    return ""
+    return lacking("ziglang", "hexagon") or missing_emulator()
+
+
+def missing_emulator() -> str:
+    """The same for code that is linked already."""
+    needed = f"it needs {' or '.join(_EMULATORS)} on the PATH: apt install qemu-user-static"
+    return "" if emulator() else needed
 
 
 class Region:
@@ -129,7 +131,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-@versioned(version, loads=lambda made_by: made_by.split()[0] == "2")
+@versioned(version, lambda made_by: made_by.split()[0] == "2", missing_emulator)
 def load(blob: bytes) -> Region:
     """What `graft.load` calls for a region of this backend."""
     return Region(blob)

@@ -110,7 +110,7 @@ class Region:
         self._free.append(request)
 
 
-@versioned(version)
+@versioned(version, missing=missing)
 def load(blob: bytes, threads: int | None = None) -> Region:
     """What `graft.load` calls for a region of this backend."""
     return Region(blob, threads)

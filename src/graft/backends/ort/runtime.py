@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graft.runtime.loaders import installed_version, versioned
+from graft.runtime.loaders import installed_version, lacking, versioned
 from graft.runtime.onnx_session import PACKAGE, session_options, session_runner
 from graft.runtime.spaces import Runner
 
@@ -12,7 +12,7 @@ def pack(provider: str, model: bytes) -> bytes:
     return provider.encode() + b"\0" + model
 
 
-@versioned(lambda: installed_version(PACKAGE))
+@versioned(lambda: installed_version(PACKAGE), missing=lambda: lacking(PACKAGE, PACKAGE))
 def load(blob: bytes, threads: int | None = None) -> Runner:
     """What `graft.load` calls for a region of this backend."""
     name, _, model = blob.partition(b"\0")

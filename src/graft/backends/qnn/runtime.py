@@ -62,7 +62,7 @@ def compile_model(model: bytes, seconds: float) -> bytes:
     return _SECONDS.pack(seconds) + blob
 
 
-@versioned(lambda: installed_version(PACKAGE))
+@versioned(lambda: installed_version(PACKAGE), missing=missing)
 def load(blob: bytes, threads: int | None = None) -> Runner:
     """What `graft.load` calls for a region of this backend."""
     options = session_options(threads, _RUN)

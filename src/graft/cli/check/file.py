@@ -59,8 +59,14 @@ class FileVerdict:
     random_operator: str  # one that draws random numbers, if any
 
     @property
+    def same(self) -> bool:
+        """Whether the outputs are what they were compared with."""
+        return all(one.difference.agrees for one in self.outputs)
+
+    @property
     def agrees(self) -> bool:
-        return not self.incidents and all(output.difference.agrees for output in self.outputs)
+        """Whether the check has passed: nothing went wrong on the way, either."""
+        return self.same and not self.incidents
 
 
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +112,7 @@ def _verdict(options: argparse.Namespace) -> FileVerdict:
         OutputCheck(name, compare(mine, other, tolerance), _not_finite(mine))
         for name, mine, other in zip(runnable.output_names, result[1], expected, strict=True)
     ]
-    incidents = [str(incident) for incident in runnable.session.incidents]
+    incidents = [f"{one.region}: {one.reason}" for one in runnable.session.incidents]
     placement = str(runnable.session.placement)
     random = "".join(drawing[:1])
     return FileVerdict(path, options.against, placement, outputs, incidents, random)
@@ -153,13 +159,15 @@ def _text(verdict: FileVerdict) -> Iterator[Block]:
         yield from section(title, verdict.incidents)
     yield ""
     yield "All checksums match."
-    if verdict.random_operator and not verdict.agrees:
+    if verdict.random_operator and not verdict.same:
         yield f"'{verdict.random_operator}' draws random numbers, which never agree."
     if verdict.against is None:
-        same = "It runs, and gives the same twice." if verdict.agrees else "It runs, but DIFFERS."
+        same = "It runs, and gives the same twice." if verdict.same else "It runs, but DIFFERS."
         yield f"{same} Whether that is right, only its model tells: --against MODEL."
     else:
-        yield "File and model agree." if verdict.agrees else "File and model DIFFER."
+        yield "File and model agree." if verdict.same else "File and model DIFFER."
+    if verdict.incidents:
+        yield "Not all of it ran where it was compiled for: the check has failed."
 
 
 def _row(one: OutputCheck) -> tuple[str, ...]:
