@@ -45,6 +45,20 @@ def test_every_match_of_every_backend_is_kept() -> None:
     assert {c.backend for c in found.of_node[relu]} == {"first", "host"}
 
 
+def test_what_a_backend_says_of_a_match_comes_before_what_does_not_match() -> None:
+    """Also for the nodes inside of the match, at which no pattern ends."""
+    relu = is_op("nn.relu")
+    gated = relu(is_op("sigmoid")(wildcard()))
+    layer = relu(is_op("nn.bias_add")(is_op("nn.conv2d")(wildcard(), wildcard()), wildcard()))
+    backend = Fake(
+        patterns=[("gated", gated), ("layer", layer)], supports=lambda _: Refusal("three groups")
+    )
+    found = find_candidates(conv_relu(), [backend])
+    conv, _, last = found.nodes
+    assert reasons(found, last) == ["three groups", "%bias_add: is nn.bias_add, not sigmoid"]
+    assert reasons(found, conv) == ["three groups", "no pattern of fake ends in nn.conv2d"]
+
+
 def two_layers_added() -> Graph:
     g = Builder()
     x = g.input("x", tensor("float32", 1, 3, 9, 7))

@@ -144,7 +144,7 @@ def find_candidates(
         graph,
         tuple(one for finder in finders for one in finder.candidates_by_key.values()),
         tuple(scopes),
-        {node: tuple(r) for finder in finders for node, r in finder.refusals.items()},
+        {n: tuple(sorted(r, key=r.__getitem__)) for f in finders for n, r in f.refusals.items()},
         {node: tuple(r) for finder in finders for node, r in finder.refused_matches.items()},
         tuple(limit for finder in finders for limit in finder.limits_hit),
     )
@@ -168,7 +168,7 @@ class _Finder:
         self.units = units_of(graph)
         self.order = {node: number for number, node in enumerate(graph.nodes)}
         self.candidates_by_key: dict[tuple[str, frozenset[Node]], Candidate] = {}
-        self.refusals: dict[Node, list[Refused]] = {}
+        self.refusals: dict[Node, dict[Refused, bool]] = {}
         self.refused_matches: dict[Node, dict[Refused, None]] = {}
         self.limits_hit: list[str] = []
 
@@ -193,22 +193,29 @@ class _Finder:
 
     def try_entry(self, backend: Backend, entry: Entry, node: Node) -> None:
         """Take every match of one pattern at one node that the backend accepts; where it accepts
-        none, the last refusal is the reason."""
+        none, the last refusal is the reason, of all nodes of a match that the backend was asked
+        about."""
         refusal: Refusal | None = None
         accepted: set[frozenset[Node]] = set()
+        answers: list[tuple[Node, Refused]] = []
         for matched in self.all_matches(backend, entry, node):
             nodes = self.in_order(matched.nodes)
             if frozenset(nodes) in accepted:  # the same operands in another order
                 continue
             asked = self.as_match(entry, nodes, matched)
-            refusal = self.why_not(backend, entry, asked)
+            broken = self.broken(backend, nodes)
+            refusal = broken or self.why_not(backend, entry, asked)
             if refusal is None:
                 accepted.add(frozenset(nodes))
                 self.take(backend, entry.name, nodes, asked.operands, None)
-            else:
-                self.refuse_match(nodes, Refused(backend.name, entry.name, refusal.reason))
+                continue
+            refused = Refused(backend.name, entry.name, refusal.reason)
+            self.refuse_match(nodes, refused)
+            answers += [(one, refused) for one in nodes if broken is None]
         if accepted:
             return
+        for one, refused in answers:
+            self.refuse(one, refused, is_answer=True)
         if refusal is None:
             with _matching(backend, entry, node):
                 failed = match(entry.formula.pattern, node.output, self.graph.producers.get)
@@ -229,12 +236,13 @@ class _Finder:
                     f" {MOST_MATCHES} ways"
                 )
 
+    def broken(self, backend: Backend, nodes: tuple[Node, ...]) -> Refusal | None:
+        """Why a backend is not even asked about a match."""
+        broken = self.escape(nodes) or torn_units(nodes, self.units)
+        return broken or self.pinned(backend.name, nodes)
+
     def why_not(self, backend: Backend, entry: Entry, asked: Match) -> Refusal | None:
         nodes = asked.nodes
-        broken = self.escape(nodes) or torn_units(nodes, self.units)
-        broken = broken or self.pinned(backend.name, nodes)
-        if broken is not None:
-            return broken
         if entry.check is not None:
             what = f"the check of '{entry.name}' for {backend.name}"
             refusal = ask(entry.check, asked, what, nodes[-1])
@@ -294,8 +302,9 @@ class _Finder:
         key = backend.name, frozenset(nodes)
         self.candidates_by_key.setdefault(key, Candidate(backend.name, pattern, nodes, operands))
 
-    def refuse(self, node: Node, refused: Refused) -> None:
-        self.refusals.setdefault(node, []).append(refused)
+    def refuse(self, node: Node, refused: Refused, is_answer: bool = False) -> None:
+        """Answers of a backend about a match come before reasons why nothing matched."""
+        self.refusals.setdefault(node, {}).setdefault(refused, not is_answer)
 
     def refuse_match(self, nodes: Sequence[Node], refused: Refused) -> None:
         for node in nodes:
