@@ -41,13 +41,15 @@ def providers() -> tuple[str, ...]:
     packaging asks for: https://onnxruntime.ai/docs/execution-providers/plugin-ep-libraries/."""
     import onnxruntime
 
+    known = {device.ep_name for device in onnxruntime.get_ep_devices()}  # whoever registered them
     for module in pkgutil.iter_modules():
         if module.name.startswith("onnxruntime_"):
             try:
                 plug_in = importlib.import_module(module.name)
                 if hasattr(plug_in, "get_ep_names"):
                     name, library = plug_in.get_ep_names()[0], plug_in.get_library_path()
-                    onnxruntime.register_execution_provider_library(name, library)
+                    if name not in known:
+                        onnxruntime.register_execution_provider_library(name, library)
             # One that is broken, or ends its process, leaves the others alone.
             except (Exception, SystemExit) as error:  # noqa: BLE001
                 reason = printable(str(error))

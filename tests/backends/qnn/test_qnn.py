@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,14 @@ def test_a_device_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(backend, "defect", backend.defect.__wrapped__)
     with pytest.raises(UserError, match="'qnn' cannot run here: its device cannot be made"):
         backend_named("qnn", FOUND)
+
+
+def test_a_plug_in_that_is_registered_already() -> None:
+    """By whoever uses ONNX Runtime in this process, too; another registration is an error there."""
+    assert runtime.PROVIDER in onnx_session.providers()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert runtime.PROVIDER in onnx_session.providers.__wrapped__()
 
 
 def test_nothing_is_printed() -> None:
