@@ -252,6 +252,17 @@ def refusals(graph: Graph, device: str) -> set[str]:
     return {one.reason for node in last for one in found.refused_matches.get(node, ())}
 
 
+def _overflowing(unit: Unit) -> tuple[Value, Value]:
+    """A layer whose bias is all that 32 bits hold."""
+    x, exact = unit.data("x", *IMAGE)
+    w = unit.bytes.constant(np.full((3, 5, 1, 1), 20, np.int8))
+    weight = unit.bytes("qnn.dequantize", w, unit.bytes.constant(np.float32(0.01)))
+    codes = unit.bytes.constant(np.full(3, 2**31 - 1, np.int32))
+    steps = unit.bytes.constant(np.float32(SCALES["x"]) * np.float32(0.01))
+    layer = unit.bytes("nn.conv2d", x, weight)
+    return unit.bytes("nn.bias_add", layer, unit.bytes("qnn.dequantize", codes, steps)), exact
+
+
 @needs_tools
 def test_refusals_carry_the_reason() -> None:
     def reasons(make: Callable[[Unit], tuple[Value, Value]], device: str = "u55-128") -> set[str]:
@@ -268,6 +279,9 @@ def test_refusals_carry_the_reason() -> None:
     assert not reasons(strides, "u85-256")
     groups = _layer("nn.conv2d", (1, 6, 5, 5), (4, 3, 3, 3), groups=2)
     assert reasons(groups) == {"TOSA has no convolution in 2 groups of 6 channels"}
+    (sums,) = reasons(_overflowing)
+    assert sums.startswith("sums of up to 2,147,49")
+    assert sums.endswith(" overflow 32 bits")
     (large,) = reasons(_on("nn.relu", (1, 64, 300, 300)))
     assert large.startswith("Vela's schedule needs ")
     assert large.endswith(" bytes of SRAM, and the device has 4,194,304")

@@ -159,6 +159,21 @@ def test_bias_of_a_dense_layer_on_four_axes() -> None:
     _agrees(model, model.through(y, 0.05, 20), 0.05)
 
 
+@pytest.mark.parametrize("op", ["nn.conv2d", "nn.dense"])
+def test_sums_that_overflow_with_their_bias(op: str) -> None:
+    """Weights of a channel that are next to nothing leave a bias that is large in their steps."""
+    model = Quantised(*((2, 8, 3, 3) if op == "nn.conv2d" else (2, 8)))
+    g, x = model.g, model.through(model.input, 0.02, 117)
+    y = g(op, x, model.weights(4, 8, *((1, 1) if op == "nn.conv2d" else ()), per_channel=False))
+    whole = np.array([2**31 - 1, -(2**31), 2**30, 7], np.int32)
+    factor = np.float32(0.02) * model.scale
+    bias = g("qnn.dequantize", g.constant(whole), g.constant(factor), axis=0)
+    y = g("nn.bias_add", y, bias, axis=1)
+    scale = float(factor) * 2**25
+    made = _agrees(model, model.through(y, scale, 120), scale)
+    assert op.replace("nn.", "qnn.") in _names(made)
+
+
 def test_resizing_to_the_nearest_moves_codes() -> None:
     model = Quantised(1, 16, 5, 6)
     x = model.through(model.input, 0.02, 100)

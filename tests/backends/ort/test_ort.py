@@ -177,6 +177,17 @@ def test_a_bias_in_other_steps_than_the_products(step: str, is_taken: bool) -> N
     assert any(one.backend == f"ort:{CPU}" for one in found.candidates) == is_taken
 
 
+@pytest.mark.parametrize(("bias", "is_taken"), [(2**30, True), (2**31 - 1, False)])
+def test_sums_that_overflow_with_their_bias(bias: int, is_taken: bool) -> None:
+    """ONNX Runtime's own fusion wraps them around."""
+    model = parser.parse_model(QUANTIZED.replace("b = {1, 2, ", f"b = {{1, {bias}, "))
+    graph = duplicate_dequantize(optimize(import_model(model)))
+    found = find_candidates(graph, [Ort(CPU)])
+    assert any(one.backend == f"ort:{CPU}" for one in found.candidates) == is_taken
+    reasons = {one.reason for refused in found.refusals.values() for one in refused}
+    assert any("overflow 32 bits" in one for one in reasons) == (not is_taken)
+
+
 @pytest.mark.parametrize(("count", "is_taken"), [(1, True), (3, False)])
 def test_data_of_several_scales(count: int, is_taken: bool) -> None:
     """ONNX Runtime makes a session, which fails when it runs."""

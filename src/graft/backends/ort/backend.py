@@ -17,7 +17,7 @@ from graft.base.dtypes import DType
 from graft.byoc.contract import Match, PatternTable, Runner
 from graft.byoc.formats.onnx_model import OnnxBackend
 from graft.byoc.formats.operands import not_compiled
-from graft.byoc.formats.quantized import quantized_units
+from graft.byoc.formats.quantized import overflowing, quantized_units
 from graft.rewrite.rule import Refusal
 from graft.runtime import onnx_session
 
@@ -45,7 +45,8 @@ class Ort(OnnxBackend):
         return [one for one in entries if (self.provider, one[0]) not in _INACCURATE]
 
     def supports(self, match: Match) -> Refusal | None:
-        return _mistake(match) or super().supports(match) or not_compiled(self, match)
+        reason = overflowing(match) or _mistake(match) or super().supports(match)
+        return reason or not_compiled(self, match)
 
     def compile_model(self, model: onnx.ModelProto) -> bytes:
         """The model itself, once the provider has taken all of it."""

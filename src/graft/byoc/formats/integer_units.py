@@ -269,7 +269,10 @@ def layer_sums(unit: Unit, wide: bool = False) -> LayerSums:
     bias = np.zeros(len(weights))
     if unit.bias is not None:
         bias = np.rint(unit.bias.weights() * unit.bias.scale.reshape(-1) / steps)
-    return LayerSums(data, weights, steps, bias.astype(np.int64))
+    sums = LayerSums(data, weights, steps, bias.astype(np.int64))
+    if sums.largest >= 1 << 31:
+        raise UnsupportedError(f"sums of up to {sums.largest:,} overflow 32 bits")
+    return sums
 
 
 def window_sums(unit: Unit, window: Sequence[int]) -> LayerSums:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graft.byoc.contract import PatternTable
+import numpy as np
+
+from graft.byoc.contract import Match, PatternTable
 from graft.rewrite.pattern import Pattern, is_constant, is_op, wildcard
+from graft.rewrite.rule import Refusal
 
 LAYERS = ("nn.conv2d", "nn.dense")
 ACTIVATIONS = ("nn.relu", "clip")
@@ -46,6 +49,24 @@ def quantized_layer(*names: str) -> Pattern:
     biased = product.optional(lambda x: is_op("nn.bias_add")(x, bias))
     summed = biased.optional(lambda x: is_op("add")(x, dequantized(wildcard())))
     return quantized(summed.optional(lambda x: is_op(*ACTIVATIONS)(x)))
+
+
+def overflowing(match: Match) -> Refusal | None:
+    """Whether 32 bits may not hold the sums of a layer and its bias, as where the weights of a
+    channel are next to nothing and its bias has the steps of their scale."""
+    makers = {node.output: node for node in match.nodes}
+    for node in match.nodes:
+        layer = makers.get(node.args[0]) if node.op.name == "nn.bias_add" else None
+        if layer is None or layer.op.name not in LAYERS or node.args[1] not in makers:
+            continue
+        codes, *parameters = makers[layer.args[1]].args
+        weights, bias = (match.constants[one] for one in (codes, makers[node.args[1]].args[0]))
+        zero = match.constants[parameters[1]].astype(np.int64) if parameters[1:] else np.int64(0)
+        centred = weights.astype(np.int64).reshape(len(weights), -1) - zero.reshape(-1, 1)
+        largest = 255 * np.abs(centred).sum(1) + np.abs(bias.astype(np.int64))
+        if largest.max() >= 1 << 31:
+            return Refusal(f"sums of up to {largest.max():,} overflow 32 bits", node)
+    return None
 
 
 def quantized_units(

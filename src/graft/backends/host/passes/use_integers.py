@@ -51,6 +51,7 @@ _LAYERS = RuleSet("integer_layers")
 _MOST_TERMS = 1 << 16
 # The same where both factors may be as much as 255.
 _MOST_PRODUCTS = 1 << 15
+_MOST_SUM = (1 << 31) - 1
 # Operators that take elements as they are: what they do to numbers they do to their codes.
 _MOVING = (
     "nn.max_pool1d",
@@ -155,10 +156,21 @@ def integer_bias(site: Site) -> Replacement:
     axis = 1 if producer.op.name in _CONVOLUTIONS else rank - 1
     if (node.attrs.axis % rank if node.op.name == "nn.bias_add" else rank - 1) != axis:
         return Refusal("the bias runs along another axis")
+    weights = site.array(producer.args[1]) if producer.op.name in INTEGER_LAYERS else None
+    if np.max(np.abs(whole.astype(np.int64)) + _largest_products(weights)) > _MOST_SUM:
+        return Refusal("the sums with their bias may not fit into int32")
     sums = site.emit("nn.bias_add", scaled.sums, site.constant(whole), axis=axis)
     return scaled_sums(
         site, sums, expected if expected.size > 1 else expected.reshape(()), rank - 1 - axis
     )
+
+
+def _largest_products(weights: Array | None) -> Array:
+    """What the sums of a layer's products can come to, of each output where weights are known."""
+    if weights is None:
+        return np.asarray(_MOST_PRODUCTS * 255 * 255)
+    sums = np.abs(weights.astype(np.int16)).reshape(len(weights), -1).sum(1, dtype=np.int64)
+    return np.asarray(255 * sums)
 
 
 @_LAYERS.rule(is_op("nn.batch_matmul"))
