@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.fakes import SOURCES, fake, let_workers_import
-from tests.cli.tiny import TWO_INPUTS, saved
+from tests.cli.tiny import NATIVE, TWO_INPUTS, saved
 
 from graft import __version__
 from graft.cli.bench.contenders import CONTENDERS, PEERS
@@ -114,6 +114,20 @@ def test_graft_beside_onnxruntime(
     found = onnxruntime["timing"]["ratio"]
     assert found["value"] > 0
     assert found["low"] is None
+
+
+def test_simulations_are_not_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SOURCES))
+    arguments = ["--target", "simnpu,host", "--pin", "plus=simnpu", "--threads", "1"]
+    model = saved(tmp_path, NATIVE, 20)
+    assert main(["bench", model, *arguments, "--no-peers", "--rounds", "2"]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Graft what it runs on simnpu is simulated" in text
+    assert "median" not in text
+    assert main(["run", model, *arguments]) == 0
+    assert capsys.readouterr().out.endswith("ms, a simulation included\n")
 
 
 def test_graft_alone(

@@ -266,7 +266,9 @@ def _text(
         yield from section("Profile", profile_lines(outcome.profile))
     yield ""
     ran = "ran" if outcome.variant is None else f"{outcome.variant or 'the general program'} ran"
-    yield f"{outcome.runnable.readied}, {ran} in {seconds_text(outcome.run_seconds)}"
+    simulates = any(one.simulated for one in outcome.runnable.session.regions.values())
+    note = ", a simulation included" if simulates else ""
+    yield f"{outcome.runnable.readied}, {ran} in {seconds_text(outcome.run_seconds)}{note}"
 
 
 def _row(one: Statistics) -> tuple[str, ...]:

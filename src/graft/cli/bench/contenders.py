@@ -88,6 +88,13 @@ def ready_graft(task: Task) -> Ready:
         module = graft.compile(task.model, threads=task.threads, **task.asked)
     if task.save_plan is not None:
         write_plan(module, task.save_plan)
+    simulated = {one.backend for one in module.regions.values() if one.simulated}
+    if simulated:
+        raise ContenderError(
+            f"what it runs on {' and '.join(sorted(simulated))} is simulated, and takes as long as"
+            " the simulation",
+            hint="`graft explain` tells what the device would take",
+        )
     accuracy = task.asked.get("accuracy", DEFAULT)
     strictly = "" if accuracy == DEFAULT else f", accuracy {accuracy}"
     version = f"{graft.__version__} ({module.placement}{strictly})"
