@@ -113,6 +113,7 @@ def test_backends_are_counted(tmp_path: Path) -> None:
     assert lines_of_code.backends(tmp_path) == {"empty": 0, "one": 7}
     assert "| one | 7 |" in lines_of_code.report(lines_of_code.backends(tmp_path))
     assert "| TVM DNNL (oneDNN) | 1,636 |" in lines_of_code.report({})
+    assert "| paper: TI TIDL (DSP) | 3,085 |" in lines_of_code.report({})
 
 
 def test_packages_are_counted(tmp_path: Path) -> None:
