@@ -165,6 +165,7 @@ def test_transfers_are_charged_to_who_makes_and_who_first_reads() -> None:
     ("seconds", "text"),
     [
         (0.0, "0 µs"),
+        (8.67e-19, "0 µs"),
         (3e-9, "0.003 µs"),
         (1.234e-5, "12.3 µs"),
         (9.996e-4, "1 ms"),

@@ -14,9 +14,9 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def time_text(seconds: float, simulated: bool = False) -> str:
-    """A duration with three digits, from microseconds up."""
+    """A duration with three digits, from microseconds up; what rounding leaves of nothing is 0."""
     scale, unit = next(((s, u) for s, u in _UNITS if seconds >= s * 0.9995), (1e-6, "µs"))
-    value = seconds / scale
+    value = seconds / scale if seconds >= NOTHING else 0
     digits = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
     return f"{digits} {unit} {SIMULATED}" if simulated else f"{digits} {unit}"
 
