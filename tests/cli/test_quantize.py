@@ -115,6 +115,10 @@ def test_mistakes(
         capsys, model, "--data", data, "-o", "out.txt", code=USAGE
     )
     assert "is no share of 1" in refused(capsys, model, "--data", data, "--budget", "7", code=USAGE)
+    for option, name in (("-o", "a.onnx"), ("--html", "a.html")):
+        message = refused(capsys, model, "--data", data, option, str(tmp_path / "missing" / name))
+        assert f"missing' to write '{name}' to" in message
+        assert "calibrating" not in message
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "holds no .npy" in refused(capsys, model, "--data", str(empty))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.quantize.confidence import CONFIDENCE, OutputError, least_share, student_quantile
 from graft.quantize.report import Budget, Quality
 
@@ -142,6 +142,29 @@ def test_exact_results_have_no_margin_and_others_no_end() -> None:
     shorter.add([exact], [exact[:2]])
     assert same.bound() == 0
     assert shorter.bound() == shorter.relative == math.inf
+
+
+def test_nan_and_infinity_are_no_error_where_both_have_them() -> None:
+    """Masks have them. The NaN of one output must not hide the error of another one either."""
+    masked = np.array([3, -np.inf, np.nan, 4], np.float32)
+    same, other, added = OutputError(), OutputError(), OutputError()
+    same.add([masked], [masked.copy()])
+    assert same.power == 0
+    other.add([masked], [masked + np.float32([0.5, 0, 0, 0])])
+    assert other.relative == pytest.approx(0.1)
+    added.add([np.ones(4, np.float32), np.ones(4, np.float32)], [masked, np.ones(4, np.float32)])
+    assert added.power == math.inf
+    lost = OutputError()
+    lost.add([masked], [np.float32([3, -np.inf, 0, 4])])
+    assert lost.power == math.inf
+
+
+def test_floats_of_16_bits_count() -> None:
+    error = OutputError()
+    one = np.ones(4, np.float32)
+    for dtype in (DType.BFLOAT16, DType.FLOAT16):
+        error.add([one.astype(dtype.numpy)], [(2 * one).astype(dtype.numpy)])
+        assert error.relative == 1
 
 
 def test_the_worst_output_counts() -> None:

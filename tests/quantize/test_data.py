@@ -45,6 +45,19 @@ def test_many_samples_in_one_array() -> None:
     assert whole["x"].shape == many.shape
 
 
+def test_one_file_is_many_samples_of_a_dynamic_batch(tmp_path: Path) -> None:
+    """There is no other meaning: one sample is never enough. Several files are batches."""
+    dynamic = Value("x", tensor("float32", symbol("n"), 3, 4, 6))
+    many = np.concatenate([ARRAY, ARRAY + 1, ARRAY + 2])
+    np.save(tmp_path / "many.npy", many)
+    for path in (tmp_path, tmp_path / "many.npy"):
+        found = read(path, dynamic)
+        assert [float(one["x"][0, 0, 0, 0]) for one in found] == [0, 1, 2]
+        assert found[0]["x"].shape == ARRAY.shape
+    np.save(tmp_path / "more.npy", many[:2])
+    assert [len(one["x"]) for one in read(tmp_path, dynamic)] == [3, 2]
+
+
 def test_folder_of_arrays(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", ARRAY + 1)
     np.savez(tmp_path / "a.npz", x=ARRAY)
@@ -71,10 +84,27 @@ def test_images_are_scaled_and_cut(tmp_path: Path, mode: str) -> None:
         np.testing.assert_allclose(found["x"][0, :, 0, 0], [1, -1, -0.6], atol=1e-5)
 
 
-def _refused(data: Any, *inputs: Value) -> str:
+def test_images_with_channels_last(tmp_path: Path) -> None:
+    PIL.Image.new("RGB", (20, 9), (255, 0, 51)).save(tmp_path / "one.png")
+    (found,) = read(tmp_path, Value("x", tensor("float32", symbol("n"), 4, 6, 3)))
+    assert found["x"].shape == (1, 4, 6, 3)
+    np.testing.assert_allclose(found["x"][0, 3, 5], [1, 0, 0.2], atol=1e-5)
+
+
+def _refused(data: Any, *inputs: Value, pixels: Pixels | None = None) -> str:
     with pytest.raises(UserError) as caught:
-        read(data, *inputs)
+        read(data, *inputs, pixels=pixels)
     return str(caught.value)
+
+
+def test_pixels_have_as_many_numbers_as_channels(tmp_path: Path) -> None:
+    PIL.Image.new("RGB", (6, 4)).save(tmp_path / "one.png")
+    message = "has 2 numbers\n  hint: give one number, or 3"
+    assert f"the mean of pixels {message}" in _refused(tmp_path, pixels=Pixels((0.5, 0.5)))
+    assert f"the std of pixels {message}" in _refused(tmp_path, pixels=Pixels(std=(0.5, 0.5)))
+    assert "divided by a std of 0" in _refused(tmp_path, pixels=Pixels(std=(0.0,)))
+    gray = Value("x", tensor("float32", 1, 1, 4, 6))
+    assert "hint: give one number" in _refused(tmp_path, gray, pixels=Pixels((0.5,) * 3))
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
@@ -94,6 +124,8 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "bad.npy").write_bytes(b"not an array")
+    assert "bad.npy' is no NumPy file" in _refused(tmp_path)
+    (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY\x01\x00and no header")
     assert "bad.npy' is not a readable NumPy file" in _refused(tmp_path)
     (tmp_path / "bad.npy").unlink()
     (tmp_path / "bad.png").write_bytes(b"not an image")

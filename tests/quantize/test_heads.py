@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from tests.quantize.models import Network, residual, samples
 
+from graft.base.dtypes import Array
 from graft.compiler import compile_options
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.ir.verify import verify
 from graft.precision import quantize
+from graft.quantize.compare import Comparison
 from graft.quantize.heads import Heads, find_heads, measured_units, with_outputs
 from graft.quantize.report import AUTO, INTEGER
 from graft.quantize.units import find_units
@@ -93,6 +95,54 @@ def test_outputs_that_can_be_compared_are() -> None:
     assert find_heads(graph, units) == Heads()
     assert measured_units(graph, units) == units
     assert with_outputs(graph, ()) is graph
+
+
+def classifier(with_scores: bool) -> Graph:
+    """The class of an image, and the scores that it is decided by or not."""
+    n = Network(1, 3, 8, 8)
+    body = n.relu(n.conv(n.x, 16))
+    pooled = n.g("mean", body, axes=(2, 3), keepdims=False)
+    scores = n.dense(pooled, 5)
+    decided = n.g("argmax", n.g("nn.softmax", scores, axis=-1), axis=1, keepdims=False)
+    extents = n.g("shape_of", body)
+    return n.g.build(*([scores] if with_scores else []), decided, extents)
+
+
+def test_decisions_have_the_errors_of_what_they_are_made_of() -> None:
+    """A class is the same or not: without scores, every program would be within the budget."""
+    graph = optimize(Imported(classifier(with_scores=False))).graph
+    units = find_units(graph)
+    heads = find_heads(graph, units)
+    assert heads.values == (*graph.outputs, units[-1].output)
+    assert heads.outputs == len(graph.outputs)
+    graph = optimize(Imported(classifier(with_scores=True))).graph
+    assert find_heads(graph, find_units(graph)) == Heads()
+
+
+def test_a_classifier_without_scores() -> None:
+    graph = classifier(with_scores=False)
+    data = samples(graph, 8)
+    plain, options = optimize(Imported(graph)), compile_options()
+    quality = quantize(plain, data, options, INTEGER).report.quality
+    assert 0 < quality.error < 0.05
+    assert quality.agreement is not None
+    report = quantize(plain, data, options, AUTO, 1e-6).report
+    assert report.narrow_units == 0
+    assert all(all(error > 0 for error in unit.errors.values()) for unit in report.units)
+
+
+def test_decisions_are_counted() -> None:
+    """The share of those that stay the same; of several outputs, floats that rank come first."""
+    scores, ids = np.float32([[1, 2], [4, 3], [5, 6], [7, 8]]), np.array([1, 0, 1, 1])
+    feeds: list[dict[str, Array]] = [{}]
+    for exact, other, share in (
+        ([ids], [np.array([1, 1, 1, 1])], 0.75),
+        ([ids, scores], [ids, scores[:, ::-1]], 0.0),
+        ([ids > 0], [ids > 1], 0.25),
+        ([np.float32([1])], [np.float32([2])], None),
+    ):
+        compared = Comparison.measured(Heads(), lambda _feeds, own=exact: own, feeds, [], 1)
+        assert compared.quality(lambda _feeds, own=other: own).agreement == share
 
 
 def test_a_network_that_chooses() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, dtype_of
 from graft.quantize.calibrate import Feeds
 from graft.quantize.confidence import OutputError, least_share
 from graft.quantize.heads import Heads
@@ -60,15 +60,26 @@ class Comparison:
         for sample in self.held_out:
             results = run(sample.feeds)
             error.add(sample.exact, results)
-            pairs = () if self.heads.values else zip(sample.exact, results, strict=True)
-            ranked = next((p for p in pairs if _is_ranking(*p)), None)
-            if ranked is not None:
-                one, two = (np.argmax(array, axis=-1) for array in ranked)
+            outputs = self.heads.outputs if self.heads.values else None
+            pair = _decided(sample.exact[:outputs], results[:outputs])
+            if pair is not None:
+                one, two = pair
                 same, rows = same + int((one == two).sum()), rows + one.size
         shares = (same / rows, least_share(same, rows, self.tries)) if rows else (None, None)
         return Quality(error.relative, error.bound(beside, self.tries), *shares)
 
 
+def _decided(exact: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array] | None:
+    """What two programs decide for each row: by the largest element of an output or, where no
+    output is ranked, by one that is a decision."""
+    pairs = list(zip(exact, other, strict=True))
+    for one, two in pairs:
+        if _is_ranking(one, two):
+            return np.argmax(one, axis=-1), np.argmax(two, axis=-1)
+    decisions = (pair for pair in pairs if pair[0].dtype.kind in "biu")
+    return next((pair for pair in decisions if pair[0].shape == pair[1].shape), None)
+
+
 def _is_ranking(exact: Array, other: Array) -> bool:
-    is_float = np.issubdtype(exact.dtype, np.floating)
+    is_float = dtype_of(exact.dtype).is_float
     return is_float and exact.ndim > 0 and exact.shape == other.shape and exact.shape[-1] > 1

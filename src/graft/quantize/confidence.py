@@ -19,7 +19,7 @@ from functools import cache
 
 import numpy as np
 
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, dtype_of
 
 CONFIDENCE = 0.99
 _STEPS = 80  # of a bisection: more than a float64 tells apart
@@ -36,12 +36,8 @@ class OutputError:
     def add(self, exact: Sequence[Array], other: Sequence[Array]) -> None:
         """Count what the outputs of one sample differ by; only floats count."""
         for number, (one, two) in enumerate(zip(exact, other, strict=True)):
-            if not np.issubdtype(one.dtype, np.floating):
-                continue
-            wide = one.astype(np.float64)
-            is_alike = one.shape == two.shape
-            error = float(np.sum((two - wide) ** 2)) if is_alike else math.inf
-            self._squares.setdefault(number, []).append((error, float(np.sum(wide**2))))
+            if dtype_of(one.dtype).is_float:
+                self._squares.setdefault(number, []).append(_squares(one, two))
 
     @property
     def power(self) -> float:
@@ -66,6 +62,19 @@ class OutputError:
             _bound(own, others.get(number, ()), tries) for number, own in self._squares.items()
         )
         return math.sqrt(max(bounds, default=0.0))
+
+
+def _squares(exact: Array, other: Array) -> tuple[float, float]:
+    """The sums of squares of the differences and of the values. NaN and infinity, as masks have
+    them, are no error where both have the same, and an infinite one anywhere else."""
+    one, two = exact.astype(np.float64), other.astype(np.float64)
+    is_finite = np.isfinite(one)
+    power = float(np.sum(np.square(one, where=is_finite, out=np.zeros_like(one))))
+    if one.shape != two.shape or not np.array_equal(one[~is_finite], two[~is_finite], True):
+        return math.inf, power
+    differences = np.subtract(two, one, where=is_finite, out=np.zeros_like(one))
+    error = float(np.sum(differences**2))
+    return (error if math.isfinite(error) else math.inf), power
 
 
 def _ratio(squares: Sequence[tuple[float, float]]) -> float:

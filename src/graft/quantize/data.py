@@ -24,6 +24,7 @@ from graft.ir.types import TensorType
 
 ARRAYS = (".npy", ".npz")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
+_MAGIC = (b"\x93NUMPY", b"PK")  # of .npy and .npz
 _HINT = "give a folder of .npy, .npz or image files, or an iterable of arrays"
 
 Data = str | os.PathLike[str] | Iterable[Any]
@@ -37,6 +38,20 @@ class Pixels:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
 
+    def normalized(self, image: Array) -> Array:
+        """An image [height, width, channels] of bytes in numbers."""
+        channels = image.shape[-1]
+        for name, given in (("mean", self.mean), ("std", self.std)):
+            if len(given) not in (1, channels):
+                one = "one number" if channels == 1 else f"one number, or {channels}"
+                raise UserError(
+                    f"the {name} of pixels has {len(given)} numbers", hint=f"give {one}"
+                )
+        if not all(self.std):
+            raise UserError("pixels cannot be divided by a std of 0")
+        mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
+        return np.asarray((image.astype(np.float32) / 255 - mean) / std)
+
 
 def read_samples(
     data: Data, inputs: Sequence[Value], pixels: Pixels | None = None
@@ -46,9 +61,11 @@ def read_samples(
         if not isinstance(value.type, TensorType):
             raise UnsupportedError(f"the input '{value.name}' is a {value.type}, not a tensor")
     if isinstance(data, str | os.PathLike):
-        for path in files_in(Path(data)):
+        files = files_in(Path(data))
+        for path in files:
             item = _image(path, inputs, pixels or Pixels()) if _is_image(path) else _arrays(path)
-            yield from _split(_by_name(item, inputs, str(path)), inputs, str(path))
+            sample = _by_name(item, inputs, str(path))
+            yield from _split(sample, inputs, str(path), is_all=len(files) == 1)
         return
     if isinstance(data, np.ndarray) or not isinstance(data, Iterable):
         raise UserError(f"data= is {type(data).__name__}, not samples", hint=_HINT)
@@ -122,6 +139,10 @@ def _arrays(path: Path) -> Any:
                     size = sum(one.file_size for one in archive.infolist())
                     check_bytes(size, f"'{path}' unpacks to arrays")
             file.seek(0)
+            start = file.read(len(_MAGIC[0]))
+            if not start.startswith(_MAGIC):
+                raise UserError(f"'{path}' is no NumPy file", hint=_HINT)
+            file.seek(0)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
@@ -141,24 +162,24 @@ def _image(path: Path, inputs: Sequence[Value], pixels: Pixels) -> Array:
     except ImportError:
         raise UserError("images are read with Pillow", hint="pip install pillow") from None
     shape = inputs[0].tensor.shape if len(inputs) == 1 else None
-    if shape is None or len(shape) != 4 or shape[1] not in (1, 3):
+    if shape is None or len(shape) != 4 or not {shape[1], shape[3]} & {1, 3}:
         raise UserError(f"'{path}' is an image, and the model does not take one image")
+    is_last = shape[1] not in (1, 3)
+    channels, height, width = (shape[3], *shape[1:3]) if is_last else shape[1:]
     try:
         with PIL.Image.open(path) as image:
-            plain = image.convert("RGB" if shape[1] == 3 else "L")
+            plain = image.convert("RGB" if channels == 3 else "L")
     except Exception as error:  # noqa: BLE001  (of any of Pillow's decoders)
         raise UserError(f"'{path}' is not a readable image: {error}") from None
-    height, width = shape[2:]
     if isinstance(height, int) and isinstance(width, int):
         # The middle is cut out before it is scaled: of a line of pixels the whole would be large.
         scale = max(height / plain.height, width / plain.width)
         wide, high = min(width / scale, plain.width), min(height / scale, plain.height)
         left, top = (plain.width - wide) / 2, (plain.height - high) / 2
         plain = plain.resize((width, height), box=(left, top, left + wide, top + high))
-    array = np.atleast_3d(np.asarray(plain, np.float32)) / 255
-    mean, std = np.array(pixels.mean, np.float32), np.array(pixels.std, np.float32)
-    array = (array - mean) / std
-    return np.ascontiguousarray(array.transpose(2, 0, 1))[None].astype(np.float32)
+    array = pixels.normalized(np.atleast_3d(np.asarray(plain)))
+    moved = array if is_last else array.transpose(2, 0, 1)
+    return np.ascontiguousarray(moved)[None]
 
 
 def _by_name(item: Any, inputs: Sequence[Value], origin: str) -> Sample:
@@ -181,10 +202,12 @@ def _by_name(item: Any, inputs: Sequence[Value], origin: str) -> Sample:
     return dict(zip(names, map(np.asarray, arrays), strict=True))
 
 
-def _split(sample: Sample, inputs: Sequence[Value], origin: str) -> Iterator[Sample]:
+def _split(
+    sample: Sample, inputs: Sequence[Value], origin: str, is_all: bool = False
+) -> Iterator[Sample]:
     """Samples with the extents that the model wants: arrays of many are cut, ones without a batch
-    axis get one."""
-    fitted = {value.name: _fitted(value, sample[value.name], origin) for value in inputs}
+    axis get one. Arrays that are all there is are cut where the batch may have any size, too."""
+    fitted = {value.name: _fitted(value, sample[value.name], origin, is_all) for value in inputs}
     counts = {len(parts) for parts in fitted.values()}
     if len(counts) > 1:
         raise UserError(f"{origin} holds different numbers of samples for the inputs")
@@ -192,7 +215,7 @@ def _split(sample: Sample, inputs: Sequence[Value], origin: str) -> Iterator[Sam
         yield {name: parts[number] for name, parts in fitted.items()}
 
 
-def _fitted(value: Value, array: Array, origin: str) -> list[Array]:
+def _fitted(value: Value, array: Array, origin: str, is_all: bool) -> list[Array]:
     dtype, shape = value.dtype, value.tensor.shape
     if array.dtype.kind == "f" and dtype.is_float:
         array = array.astype(dtype.numpy, copy=False)
@@ -204,7 +227,8 @@ def _fitted(value: Value, array: Array, origin: str) -> list[Array]:
     if dtype is not DType.STRING and dtype.is_float and not np.isfinite(array).all():
         raise UserError(f"{origin} holds NaN or infinity for the input '{value.name}'")
     if shape is None or _fits(array.shape, shape):
-        return [array]
+        is_batch = is_all and shape is not None and len(shape) and not isinstance(shape[0], int)
+        return [array[i : i + 1] for i in range(len(array))] if is_batch else [array]
     if _fits((1, *array.shape), shape):
         return [array[None]]
     batch = shape[0] if shape else 0

@@ -4,6 +4,9 @@ Detectors sort and choose boxes, so that the least change may give another numbe
 order. What is compared there are the heads: what units make that an output or a decision, integers
 or truth values computed from floats, is made of. What is computed from heads alone, such as boxes
 that were chosen, all programs get from the float one: so units that read these are compared, too.
+
+Outputs of known extents that are decisions, such as the class of a classifier that ends in ArgMax,
+are the same or not and have no error: beside them, what they are decided from is compared.
 """
 
 from __future__ import annotations
@@ -18,14 +21,17 @@ from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.quantize.units import Unit
 
+_OF_EXTENTS = ("shape_of", "full")  # what they give says nothing of the elements of what they read
+
 
 @dataclass(frozen=True)
 class Heads:
-    """The values to be compared, none where the outputs themselves can be, and what some of them
-    read that is computed from others alone."""
+    """The values to be compared, none where the outputs alone can be, of which the first `outputs`
+    are outputs; and what some of them read that is computed from others alone."""
 
     values: tuple[Value, ...] = ()
     chosen: tuple[Value, ...] = ()
+    outputs: int = 0
 
     def compared(self, graph: Graph) -> Graph:
         """The graph with heads as its outputs and what was chosen as further inputs."""
@@ -39,7 +45,10 @@ class Heads:
 def find_heads(graph: Graph, units: Sequence[Unit]) -> Heads:
     """The heads of a graph."""
     if all(_is_sized(graph, value) for value in graph.outputs):
-        return Heads()
+        deciding = _deciding(graph, units)
+        return (
+            Heads((*graph.outputs, *deciding), outputs=len(graph.outputs)) if deciding else Heads()
+        )
     measured = measured_units(graph, units)
     inside = {node for unit in measured for node in unit.nodes}
     heads = [unit.output for unit in measured if _is_head(graph, unit.output, inside)]
@@ -98,6 +107,26 @@ def _is_sized(graph: Graph, value: Value) -> bool:
         return False
     known = frozenset[str]().union(*(symbols_in(one.type) for one in graph.inputs))
     return UNKNOWN not in value.tensor.shape and symbols_in(value.type) <= known
+
+
+def _deciding(graph: Graph, units: Sequence[Unit]) -> tuple[Value, ...]:
+    """The results of units from which outputs that are no floats are computed, by no other unit and
+    by no output that is compared itself."""
+    made = {unit.output for unit in units}
+    found = set[Value]()
+    seen = {value for value in graph.outputs if _is_float(value)}
+    waiting = [value for value in graph.outputs if value not in seen]
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        producer = graph.producers.get(value)
+        if value in made:
+            found.add(value)
+        elif producer is not None and producer.op.name not in _OF_EXTENTS:
+            waiting += producer.args
+    return tuple(unit.output for unit in units if unit.output in found)
 
 
 def _is_head(graph: Graph, start: Value, inside: set[Node]) -> bool:
@@ -166,8 +195,7 @@ def _decisions(node: Node) -> Iterator[Value]:
 
 def _reads_floats(node: Node) -> bool:
     """Whether floats decide on what a node gives, not their extents."""
-    constants = node.op.name in ("shape_of", "full")
-    return not constants and any(map(_is_float, node.args))
+    return node.op.name not in _OF_EXTENTS and any(map(_is_float, node.args))
 
 
 def _chooses_floats(node: Node) -> bool:
