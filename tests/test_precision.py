@@ -288,6 +288,9 @@ def test_requests_that_make_no_sense() -> None:
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     )
     assert "nothing to quantise" in _refused(model=nothing, precision="int8", data=[np.ones(2)])
+    with pytest.warns(DataWarning, match="nothing to quantise"):  # float keeps every promise
+        module = graft.compile(nothing, precision="auto", data=[np.ones(2)])
+    assert module.run(None, {"x": np.float32([-1, 2])})[0].tolist() == [0, 2]
 
 
 LESSER = "x86-64-v2"

@@ -88,6 +88,10 @@ _PROBES = 4  # calibrated samples that are kept: single units are perturbed on t
 _ATTEMPTS = 6
 _MARGIN = 0.9  # of the squared budget, aimed at: units are measured on few samples
 _LEAST_SPEEDUP = 1.02  # below it, the gain may be the noise of measuring
+_NO_UNITS = (
+    "there is nothing to quantise: the model has no float32 convolution or dense layer with"
+    " constant weights"
+)
 _FRONT = 12  # limits that the Pareto front is computed for
 
 
@@ -118,11 +122,8 @@ def quantize(
         raise UserError(f"there is no method {method!r}", hint=f"there are {', '.join(METHODS)}")
     _refuse_foreign_code(options.settings.machine)
     allowed = None if precision != AUTO and budget is None else Budget.parse(budget)
-    if not measured_units(optimized.graph, find_units(optimized.graph)):
-        raise UserError(
-            "there is nothing to quantise: the model has no float32 convolution or dense layer"
-            " with constant weights"
-        )
+    if not has_units(optimized.graph):
+        raise UserError(_NO_UNITS)
     is_random = isinstance(data, str) and data == RANDOM
     narrow, refusals = _narrow_options(options, precision)
     scheme, unused = _scheme(options, precision)
@@ -153,12 +154,20 @@ def with_precision(
             hint="data= is a folder, an iterable of arrays, or 'random', which shows times alone",
         )
     given = RANDOM if data is None else data
+    if precision == AUTO and not has_units(optimized.graph):  # float keeps both promises
+        warn_user(_NO_UNITS, DataWarning)
+        return optimized, options
     result = quantize(optimized, given, options, precision, budget)
     for refusal in result.report.refusals:
         warn_user(refusal, RegionWarning)
     for warning in result.report.warnings:
         warn_user(warning, DataWarning)
     return result.optimized, result.options
+
+
+def has_units(graph: Graph) -> bool:
+    """Whether a graph has layers or products that could have another precision than float32."""
+    return bool(measured_units(graph, find_units(graph)))
 
 
 def _refuse_foreign_code(machine: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_moments_are_those_of_the_results(
     np.testing.assert_allclose(
         (cut @ moments.mean[:, :, None]).reshape(-1), results.mean(axis=0), atol=1e-4
     )
-    squares = np.sum((cut @ moments.second) * cut, axis=2).reshape(-1)
+    squares = np.sum((cut @ moments.second) * cut, axis=2).reshape(-1) * moments.unit**2
     np.testing.assert_allclose(squares, (results**2).mean(axis=0), rtol=1e-3)
 
 
@@ -112,6 +113,24 @@ def test_blocks_are_within_bounds() -> None:
     assert (blocks.parts, blocks.columns) == (4, 576)
     np.testing.assert_array_equal(blocks.joined(blocks.split(weight), weight.shape), weight)
     assert Blocks.of(np.zeros((2, 1031), np.float32), 1).columns == 1  # a prime
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e15, 1e34])
+def test_the_size_of_data_does_not_matter(size: float) -> None:
+    """Squares of huge and tiny numbers are no float32."""
+    draw = np.random.default_rng(6)
+    weight = draw.normal(size=(6, 32)).astype(np.float32)
+    plain, scaled = (Moments(layer(weight, 1, 32), weight) for _ in range(2))
+    for _ in range(8):
+        data = correlated(draw, 50, 32).astype(np.float32)
+        plain.add(data)
+        scaled.add(data * np.float32(size))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one, two = (quantize_weight(weight, DType.INT8, moments) for moments in (plain, scaled))
+    assert np.mean(one.integers == two.integers) > 0.9
+    np.testing.assert_allclose(two.shift / size, one.shift, rtol=0.1, atol=1e-3)
+    assert not np.array_equal(two.integers, quantize_weight(weight).integers)
 
 
 @pytest.mark.parametrize("value", [0.0, 1e4])

@@ -55,7 +55,10 @@ class Blocks:
 
 
 class Moments:
-    """Sums over sampled rows, by block; `add` for each sample."""
+    """Sums over sampled rows, by block; `add` for each sample.
+
+    Products are in squares of `unit`, a power of two about as large as the data, so that neither
+    those of huge numbers nor those of tiny ones leave float32."""
 
     def __init__(self, anchor: Node, weight: Array) -> None:
         self.anchor = anchor
@@ -63,6 +66,7 @@ class Moments:
         self.blocks = Blocks.of(weight, getattr(anchor.attrs, "groups", 1))
         count, columns = self.blocks.groups * self.blocks.parts, self.blocks.columns
         self.rows = 0
+        self.unit = np.float32(1)
         self._origin = np.zeros((count, 1, columns), np.float32)  # numbers are summed less this
         self._totals = np.zeros((count, columns), np.float64)
         self._squares = np.zeros((count, columns, columns), np.float32)
@@ -75,6 +79,10 @@ class Moments:
         rows = self._flat_rows(data) if not self.kernel else self._windows(data)
         count = len(rows)
         cut = rows.reshape(count, -1, self.blocks.columns).transpose(1, 0, 2)
+        if not self.rows:
+            _, exponent = np.frexp(np.abs(cut).max())
+            self.unit = np.ldexp(np.float32(1), np.clip(exponent, -100, 100))
+        cut = cut / self.unit
         if not self.rows:
             self._origin = cut.mean(axis=1, keepdims=True)
         cut = cut - self._origin
@@ -110,19 +118,23 @@ class Moments:
     @property
     def mean(self) -> Array:
         """[blocks, columns]"""
+        return np.asarray(self._scaled_mean * np.float64(self.unit))
+
+    @property
+    def _scaled_mean(self) -> Array:
         return np.asarray(self._origin[:, 0] + self._totals / max(self.rows, 1))
 
     @property
     def covariance(self) -> Array:
-        """[blocks, columns, columns]"""
+        """[blocks, columns, columns], in squares of `unit`"""
         offset = self._totals / max(self.rows, 1)
         squares = self._squares.astype(np.float64) / max(self.rows, 1)
         return np.asarray(squares - offset[:, :, None] * offset[:, None, :])
 
     @property
     def second(self) -> Array:
-        """The mean products [blocks, columns, columns]."""
-        mean = self.mean
+        """The mean products [blocks, columns, columns], in squares of `unit`."""
+        mean = self._scaled_mean
         return np.asarray(self.covariance + mean[:, :, None] * mean[:, None, :])
 
     def shrunk(self, products: Array) -> Array:

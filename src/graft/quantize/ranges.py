@@ -7,7 +7,7 @@ twice as wide whenever a value lies outside. Every range holds zero, so that pad
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,8 @@ _COARSE = 8  # bins as one for the entropy: with few values in each, chance woul
 _OUTLIERS = 1e-4  # the share of values that the percentile method leaves outside
 _LEAST_EXPONENT = -100  # of the bins' reach: a float32 holds the reciprocal of their width
 _CANDIDATES = np.linspace(0.2, 1.0, 81)  # shares of the whole range that are tried
+_TAILS = np.arange(0.5, 8.5, 0.5)  # and lengths of the tails, by which it is made wider
+_TAIL_SHARE, _LEAST_TAIL = 0.05, 8  # of the values on a side, whose spread tells of larger ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,19 @@ class Histogram:
             self.counts[_HALF // 2 : _HALF // 2 + _HALF] = pairs
             self.limit *= 2
 
+    def tail(self, sign: int) -> float:
+        """The mean distance of the largest values on a side from the least of them: of tails that
+        fall exponentially, how far beyond the largest one the next is to be expected."""
+        counts = self.counts[_HALF:] if sign > 0 else self.counts[:_HALF][::-1]
+        counts = counts[::-1].astype(np.float64)  # the outermost first
+        most = max(_LEAST_TAIL, _TAIL_SHARE * float(counts.sum()))
+        inside = np.diff(np.minimum(np.cumsum(counts), most), prepend=0.0)
+        if not inside.any():
+            return 0.0
+        used = np.flatnonzero(inside)
+        depth = (used[-1] - used) * (self.limit / _HALF)
+        return float(depth @ inside[used] / inside.sum())
+
     @property
     def centres(self) -> Array:
         """What the values of each bin are taken to be."""
@@ -112,13 +127,35 @@ def percentile(histogram: Histogram, scheme: Scheme) -> Range:
 
 
 def mean_squared_error(histogram: Histogram, scheme: Scheme) -> Range:
-    """The range with the least expected square of rounding and clipping errors."""
+    """The range with the least expected square of rounding and clipping errors.
+
+    Data that nobody has seen may lie outside of what was: as much is to be expected as one more
+    value beyond either end, at a distance of which the largest ones tell. Of many values this
+    changes nothing; a range of few would clip the next ones."""
     centres, counts = histogram.centres, histogram.counts
+    tails = histogram.tail(-1), histogram.tail(1)
 
     def error(candidate: Range) -> float:
-        return float(counts @ (fake_quantized(centres, candidate) - centres) ** 2)
+        known = float(counts @ (fake_quantized(centres, candidate) - centres) ** 2)
+        room = histogram.low - candidate.low, candidate.high - histogram.high
+        return known + sum(map(_clipped_beyond, tails, room))
 
-    return _best(histogram, scheme, error)
+    low, high = tails
+    wider = [
+        Range(histogram.low - low * times, histogram.high + high * times, scheme)
+        for times in (_TAILS if any(tails) else ())
+    ]
+    return _best(histogram, scheme, error, wider)
+
+
+def _clipped_beyond(tail: float, room: float) -> float:
+    """The expected square of what is clipped of a value that is exponentially distributed beyond
+    the largest one, where a range reaches by `room` further than that."""
+    if tail == 0:
+        return 0.0
+    if room > 0:
+        return 2 * tail**2 * math.exp(-room / tail)
+    return room**2 - 2 * room * tail + 2 * tail**2
 
 
 def entropy(histogram: Histogram, scheme: Scheme) -> Range:
@@ -147,10 +184,15 @@ def entropy(histogram: Histogram, scheme: Scheme) -> Range:
     return _best(histogram, scheme, divergence)
 
 
-def _best(histogram: Histogram, scheme: Scheme, error: Callable[[Range], float]) -> Range:
+def _best(
+    histogram: Histogram,
+    scheme: Scheme,
+    error: Callable[[Range], float],
+    wider: Sequence[Range] = (),
+) -> Range:
     low, high = histogram.low, histogram.high
     shrunk = [Range(low * share, high * share, scheme) for share in _CANDIDATES]
-    return min(reversed(shrunk), key=error)  # of equal ones the widest
+    return min((*reversed(shrunk), *wider), key=error)  # of equal ones the widest that was seen
 
 
 def fake_quantized(array: Array, chosen: Range) -> Array:
