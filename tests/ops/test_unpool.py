@@ -64,7 +64,7 @@ def test_indices_outside() -> None:
     options: dict[str, Any] = {"kernel_shape": [2], "strides": [2]}
     for index in (-1, 4):
         feeds = {"x": floats(1, 1, 2), "i": np.array([[[0, index]]])}
-        with pytest.raises(EvaluationError, match=f"index {index} is not below 4"):
+        with pytest.raises(EvaluationError, match=f"index {index} is out of range"):
             by_graft("MaxUnpool", feeds, 11, **options)
 
 

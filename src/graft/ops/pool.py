@@ -18,16 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import AnyDim, product
+from graft.base.dims import UNKNOWN, AnyDim, Unknown, product
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.base.errors import EvaluationError
 from graft.ir.attrs import Ints
+from graft.ir.graph import Node
 from graft.ir.op import Kind, Work, define, movement_work, traffic
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
 from graft.loop.ir import BinaryKind
 from graft.loop.tensor import Axis, Reduce, Tensor, identity, max_, min_, sum_
 from graft.ops import expression as te
+from graft.ops.index import check_indices
+from graft.ops.index_bounds import IndexBounds
 from graft.ops.reduce import comparable
 from graft.ops.rules import ranked_shape, require, require_same_dim
 from graft.ops.window import (
@@ -43,6 +45,7 @@ from graft.ops.window import (
     window_counts,
     window_slices,
 )
+from graft.program.guards import Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,12 +436,18 @@ def _max_unpool_type(attrs: PoolAttrs, data: TensorType, indices: TensorType) ->
 def _max_unpool(attrs: PoolAttrs, data: Array, indices: Array) -> Array:
     shape: Any = _unpooled_shape(attrs, data.shape)
     size = math.prod(shape)
-    outside = (indices < 0) | (indices >= size)
-    if outside.any():
-        raise EvaluationError(f"nn.max_unpool: index {indices[outside][0]} is not below {size}")
+    check_indices(indices, Guard(0, size, wraps=False))
     result = np.zeros(size, data.dtype)
     result[indices.reshape(-1)] = data.reshape(-1)
     return result.reshape(shape)
+
+
+def _into_flattened(node: Node) -> IndexBounds | None:
+    """Indices count elements of the result."""
+    size = product(node.output.shape or (UNKNOWN,))
+    if isinstance(size, Unknown):
+        return None
+    return IndexBounds(node.args[1], (0,), (size,), wraps=False)
 
 
 for _rank in RANKS:
@@ -450,5 +459,6 @@ for _rank in RANKS:
         attrs=for_rank(PoolAttrs, _rank),
         kind=Kind.OPAQUE,
         work=movement_work,
+        index_bounds=_into_flattened,
         summary="puts values at their indices in a larger tensor of zeros",
     )

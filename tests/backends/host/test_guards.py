@@ -127,6 +127,15 @@ CASES = [
         reduction="add",
     ),
     case(
+        "MaxUnpool",
+        np.ones((1, 1, 2), np.float32),
+        at([[0, 3]]),
+        bad=at([[0, -1]]),
+        message="index -1 is out of range for axis 0 of extent 4",
+        kernel_shape=[2],
+        strides=[2],
+    ),
+    case(
         "ScatterND",
         DATA,
         TUPLES,

@@ -122,3 +122,22 @@ def test_a_position_outside_changes_nothing() -> None:
     numbers = np.zeros(4, np.float32), np.array([4, -5, 2]), np.array([7, 8, 9], np.float32)
     (found,) = run(code, kernel, dict(zip(graph.inputs, numbers, strict=True)), {}, 2).values()
     np.testing.assert_array_equal(found, [0, 0, 9, 0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_unpooling(rank: int, dtype: str) -> None:
+    """Windows of three every two overlap: of values with one index the last one stays."""
+
+    def build(s: Sizes) -> Value:
+        shape = (s.n, 3, *(4 for _ in range(rank)))
+        data, indices = s.input(*shape, dtype=dtype), s.input(*shape, dtype="int64")
+        return s(f"nn.max_unpool{rank}d", data, indices, pool_size=(3,) * rank, strides=(2,) * rank)
+
+    def draw(value: Value) -> Array:
+        if value.name == "x1":
+            return random_numbers(value, -3, 3)
+        shape = tuple(dim for dim in value.shape or () if isinstance(dim, int))
+        return np.random.default_rng(0).integers(0, shape[0] * 3 * 9**rank // 4, shape)
+
+    check(build, *({"n": n} for n in (1, 5)), draw=draw)

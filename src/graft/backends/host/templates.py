@@ -33,7 +33,7 @@ from graft.backends.host.kernels.inverted_residual import inverted_residual
 from graft.backends.host.kernels.linear_attention import linear_attention
 from graft.backends.host.kernels.recurrence import recurrence
 from graft.backends.host.kernels.roi_align import roi_align
-from graft.backends.host.kernels.scatter import scatter
+from graft.backends.host.kernels.scatter import max_unpool, scatter
 from graft.backends.host.kernels.search import distinct, nonzero, topk
 from graft.backends.host.kernels.sizes import sizes
 from graft.backends.host.kernels.suppression import suppression
@@ -51,8 +51,8 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
     *(winograd, conv2d, depthwise_bytes, depthwise_conv2d, pool2d),
     *(image_reduce, channel_norm, image_pointwise, image_concat, image_resize, image_movement),
     *(dense, block_dense, batch_matmul, attention, attention_bytes),
-    *(determinant, distinct, forest, fourier, linear_attention, nonzero, recurrence, roi_align),
-    *(scatter, sizes, suppression, topk, totals),
+    *(determinant, distinct, forest, fourier, linear_attention, max_unpool, nonzero, recurrence),
+    *(roi_align, scatter, sizes, suppression, topk, totals),
     expression,
 )
 

@@ -1,4 +1,4 @@
-"""Changed copies of tensors: `scatter_elements` and `scatter_nd`, whatever the sizes.
+"""Changed copies of tensors: `scatter_elements` and `scatter_nd`, whatever the sizes; unpooling.
 
 The threads copy the data together and then share what the updates leave independent of each other:
 all places along the axes that are not named by positions. Updates that may meet come in order. A
@@ -13,7 +13,7 @@ from functools import partial
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import Writer, copy_run
+from graft.backends.host.kernels.writing import Writer, clear_run, copy_run
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim, product
 from graft.base.dtypes import DType
@@ -22,6 +22,7 @@ from graft.loop.build import Term, binary, cast, load, minimum, select, term
 from graft.loop.ir import INDEX, Barrier, BinaryKind, Stmt
 from graft.loop.statements import let, loop, parallel, scratch, store, when, with_memory
 from graft.loop.traverse import block
+from graft.ops.window import RANKS
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -49,6 +50,31 @@ def scatter(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     if node.op.name == "scatter_nd" and not isinstance(shape_of(node.args[1])[-1], int):
         return Refusal("how many axes a position names is known only from data")
     return lambda: _Scatter(Writer(group, stores), target).kernel()
+
+
+@node_kernel(*(f"nn.max_unpool{rank}d" for rank in RANKS))
+def max_unpool(group: Group, stores: Stores, target: Target) -> Plan:
+    """Zeros with values at indices into the flattened result.
+
+    One thread writes the values: where windows overlap, several may have one index."""
+    return lambda: _max_unpool(Writer(group, stores), target)
+
+
+def _max_unpool(writer: Writer, target: Target) -> Kernel:
+    data, indices = map(writer.present_operand, range(2))
+    result, node = writer.result(0), writer.group.node
+    size, count = (writer.dim(product(shape_of(one))) for one in (node.output, node.args[0]))
+
+    def written(number: Term) -> Stmt:
+        def at(place: Term) -> Stmt:
+            inside = (place >= 0) & (place < size)
+            return when(inside, store(result, place, load(data, number)))
+
+        return let("place", cast(INDEX, load(indices, number)), at)
+
+    cleared = clear_run(result, size, target.lanes(result.dtype))
+    values = parallel("only", 1, lambda _only: loop("value", count, written))
+    return writer.kernel(block(cleared, Barrier(), values))
 
 
 class _Scatter:

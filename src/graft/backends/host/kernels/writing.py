@@ -6,15 +6,17 @@ that is called with the extents it mentions. Bodies are written by `loop/stateme
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from graft.backends.host.kernel import Parameters
 from graft.backends.host.storage import Storage
 from graft.base.dims import AnyDim, product
 from graft.base.dtypes import Array
 from graft.base.errors import InternalError
 from graft.ir.graph import Value
-from graft.loop.build import Term, minimum
+from graft.loop.build import Term, minimum, term
 from graft.loop.ir import Buffer, Stmt
-from graft.loop.statements import let, loop, parallel, store_vector, vector
+from graft.loop.statements import let, loop, parallel, spread, store_vector, vector
 from graft.loop.traverse import block
 
 CHUNK_VECTORS = 64  # that a thread copies at a time
@@ -61,16 +63,32 @@ class Writer(Parameters):
 
 def copy_run(source: Buffer, target: Buffer, run: Term, lanes: int, tag: str = "") -> Stmt:
     """Copy `run` neighbouring elements in chunks, which the threads share."""
-    length = lanes * CHUNK_VECTORS
 
     def copied(at: Term, width: int) -> Stmt:
         return store_vector(target, at, vector(source, at, width))
 
+    return _in_chunks(copied, run, lanes, tag)
+
+
+def clear_run(target: Buffer, run: Term, lanes: int) -> Stmt:
+    """Set `run` neighbouring elements to zero in chunks, which the threads share."""
+    zero = term(0, target.dtype)
+
+    def cleared(at: Term, width: int) -> Stmt:
+        return store_vector(target, at, spread(zero, width))
+
+    return _in_chunks(cleared, run, lanes, "_cleared")
+
+
+def _in_chunks(written: Callable[[Term, int], Stmt], run: Term, lanes: int, tag: str) -> Stmt:
+    """`written` from each index on for as many elements as it is told, over `run` elements."""
+    length = lanes * CHUNK_VECTORS
+
     def chunk(start: Term, count: Term) -> Stmt:
         vectors = count // lanes
         return block(
-            loop(f"vector{tag}", vectors, lambda n: copied(start + n * lanes, lanes)),
-            loop(f"element{tag}", count % lanes, lambda n: copied(start + n, 1), vectors * lanes),
+            loop(f"vector{tag}", vectors, lambda n: written(start + n * lanes, lanes)),
+            loop(f"element{tag}", count % lanes, lambda n: written(start + n, 1), vectors * lanes),
         )
 
     def job(number: Term) -> Stmt:
