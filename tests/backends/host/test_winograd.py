@@ -394,7 +394,7 @@ def test_channels_in_blocks(
     target = replace(target, machine=machine)
 
     def blocked(*arguments: Any) -> WinogradSchedule:
-        return replace(default_schedule(*arguments), depth_block=8, half_rows=half_rows)
+        return replace(default_schedule(*arguments), depth_block=8, half_rows=half_rows, split=1)
 
     monkeypatch.setattr(winograd_module, "default_schedule", blocked)
     weight = GENERATOR.standard_normal((32, 24, 3, 3), dtype=np.float32) / np.float32(64)
@@ -405,6 +405,47 @@ def test_channels_in_blocks(
 
     layout = {"x": (8, (1, 1, 4, 4)), "result": (8, (0, 1, 0, 1))}
     check(case(write, layout, Winograd(tile)), winograd, 2, target=target)
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("tile", BOUND)
+@pytest.mark.parametrize("half_rows", [0, 1, 2])
+@pytest.mark.parametrize("block", [8, 16])
+@pytest.mark.parametrize(("inputs", "outputs"), [(48, 32), (16, 24), (38, 7)])
+def test_split_sums(
+    tile: int,
+    half_rows: int,
+    block: int,
+    inputs: int,
+    outputs: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Elements are pairs of neighbouring channels, whose sums are added as a tile ends."""
+
+    def split(*arguments: Any) -> WinogradSchedule:
+        schedule = default_schedule(*arguments)
+        return replace(schedule, vectors=1, shares=1, half_rows=half_rows, depth_block=0, split=2)
+
+    monkeypatch.setattr(winograd_module, "default_schedule", split)
+    weight = GENERATOR.standard_normal((outputs, inputs, 3, 3), dtype=np.float32) / np.float32(64)
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("float32", 2, inputs, 9, 14))
+        return g("nn.conv2d", x, g.constant(weight), padding=(1, 1, 1, 1))
+
+    layout = {"x": (block, (1, 1, 4, 4)), "result": (block, (0, 1, 0, 1))}
+    check(case(write, layout, Winograd(tile)), winograd, 2)
+
+
+def test_sums_are_split_where_loads_bound_a_single_vector() -> None:
+    """One vector of results, on a Xeon: two vectors share each element, an odd number of inputs
+    makes no pairs, and other cores load as many elements as they multiply."""
+    layer = WinogradExtents(transforms(4), 400, 32, 16, 16, may_split=True)
+    xeon, zen = named_target("icelake-server"), named_target("znver4")
+    assert default_schedule(xeon, 16, layer).split == 2
+    assert default_schedule(zen, 16, layer).split == 1
+    assert default_schedule(xeon, 16, replace(layer, outputs=32)).split == 1
+    assert default_schedule(xeon, 16, replace(layer, may_split=False)).split == 1
 
 
 @given(st.integers(1, 70), st.integers(1, 6), st.integers(1, 30))

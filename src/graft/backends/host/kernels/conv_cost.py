@@ -219,7 +219,8 @@ def algorithm_cycles(layer: Layer, tile: int, target: Target) -> float:
     tiles = layer.batch * math.prod(tiles_along(*axis) for axis in axes)
     together = PAIR if layer.is_integer else 1
     inputs = layer.inputs // together
-    winograd = WinogradExtents(matrices, tiles, inputs, outputs, block, together)
+    may_split = not layer.is_integer and not layer.packs and inputs % 2 == 0
+    winograd = WinogradExtents(matrices, tiles, inputs, outputs, block, together, may_split)
     schedule = default_schedule(target, lanes, winograd)
     size = DType.INT8.bits // 8 if layer.is_integer else _FLOAT
     border = layer.batch * layer.border.get(tile, 0) * layer.inputs * size

@@ -141,17 +141,13 @@ def segments_of(jobs: int, most: int | None, is_blocked: bool) -> int:
 
 
 def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[_Tile]:
-    """All tiles worth a thought. Sums are split in those of one vector, in which elements are
-    loaded most, and where loads are tried again (Intel's servers): other cores load as many
-    elements as they multiply, and what splitting would save them has not been measured."""
-    may_split = extents.may_split and not target.machine.fills_beside_loads
+    """All tiles worth a thought."""
     for vectors in range(1, min(_MOST_VECTORS, extents.vectors) + 1):
         if vectors % extents.per_block and extents.per_block % vectors:
             continue
         if extents.vectors % vectors and not extents.may_overlap:
             continue
-        splits = (1, 2) if vectors == 1 and may_split else (1,)
-        for split in splits:
+        for split in sums_of_channel(target, vectors, extents.may_split):
             most = most_pixels(target.vector_registers, vectors * split)
             for rows in range(1, min(most, extents.rows, extents.tile_rows or most) + 1):
                 columns = min(extents.columns, most // rows)
@@ -161,6 +157,16 @@ def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[_Tile]:
                     block = depth_block(target, lanes * vectors * taps, extents.depth, extents.unit)
                     if block:
                         yield vectors, rows, columns, block, split
+
+
+def sums_of_channel(target: Target, vectors: int, may_split: bool) -> tuple[int, ...]:
+    """Into how many sums those of a channel may be split.
+
+    They are in tiles of one vector, in which elements are loaded most, and where loads are tried
+    again (Intel's servers): other cores load as many elements as they multiply, and what splitting
+    would save them has not been measured."""
+    is_bound = vectors == 1 and not target.machine.fills_beside_loads
+    return (1, 2) if may_split and is_bound else (1,)
 
 
 def depth_block(target: Target, weights: int, depth: int, unit: int = 1) -> int:

@@ -198,18 +198,24 @@ class _Writer(ImageWriter):
         tiles = int(self.tiles.value) if isinstance(self.tiles, Const) else None
         lacking = self.result.blocks * block - weight[0]
         outputs = weight[0] + lacking
-        layer = WinogradExtents(self.matrices, tiles, self.channels, outputs, block, self.together)
+        may_split = self.channels % 2 == 0 and anchor.args[1] in parameters.group.constants
+        layer = WinogradExtents(
+            *(self.matrices, tiles, self.channels, outputs, block, self.together),
+            may_split=may_split and self.together == 1,
+        )
         self.schedule = default_schedule(target, self.lanes, layer)
         self.slab, self.slabs = Var("slab"), outputs // self.schedule.slab
         self.weights = weights_for(
             *(self.matrices, anchor.args[1], weight, lacking, parameters, self.slab),
             *(self.schedule.slab, self.lanes, self.schedule.half_rows, self.together),
+            self.schedule.split,
         )
         self.summed = anchor.output  # what results are when sums are finished
         self.begin = self.starts(parameters, lacking) if self.dtype is DType.INT32 else None
         self.asks_before_stores = target.machine.asks_before_stores
         self.asks_for_inputs = not target.machine.fills_beside_loads
-        self.most = most_pixels(target.vector_registers, self.schedule.vectors)
+        sums = self.schedule.vectors * self.schedule.split
+        self.most = most_pixels(target.vector_registers, sums)
         extents = Const(points), Const(self.schedule.chunk)
         words = vector_lanes(target, self.dtype, self.data.block // self.together)
         self.data_lanes = words * self.together
@@ -350,7 +356,8 @@ class _Writer(ImageWriter):
             every = reduce(plus, (run.count for run in runs(tiles, self.most)))
             for number, run in enumerate(runs(tiles, self.most)):
                 shape = run.size, self.schedule.vectors, self.lanes
-                tile = Tile(*shape, f"_{number}", self.dtype, self.together > 1)
+                is_paired, split = self.together > 1, self.schedule.split
+                tile = Tile(*shape, f"_{number}", self.dtype, is_paired, split)
                 var = Var(f"run{tile.tag}")
                 use = PanelUse(Const(0), 1)
                 if isinstance(every, Const):
@@ -364,21 +371,24 @@ class _Writer(ImageWriter):
     def product(self, tile: Tile, point: Expr, use: PanelUse, first: Expr) -> Stmt:
         """Some tiles at one point times the weights there, of one block of the channels; sums of
         several blocks add up in memory."""
-        channel = Var(f"channel{tile.tag}")
-        ramps = [Ramp(Const(v * tile.lanes), 1, tile.lanes) for v in range(tile.vectors)]
-        step = tile.step(
-            lambda pixel: Load(self.inputs, (point, plus(first, pixel), channel)),
-            lambda v: self.weights.vector(point, channel, ramps[v]),
-        )
+        channel, split = Var(f"channel{tile.tag}"), tile.split
+        ramps = [Ramp(Const(v * tile.lanes), 1, tile.lanes) for v in range(tile.sums)]
+
+        def element(pixel: int) -> Expr:
+            inputs = channel if split == 1 else Ramp(times(channel, split), 1, split)
+            return Load(self.inputs, (point, plus(first, pixel), inputs))
+
+        step = tile.step(element, lambda v: self.weights.vector(point, channel, ramps[v]))
 
         def place(pixel: int, v: int) -> tuple[Expr, ...]:
             return point, plus(first, pixel), ramps[v]
 
-        store = tile.each(lambda p, v: Store(self.sums, place(p, v), tile.value(p, v)))
+        every = list(product(range(tile.pixels), range(tile.vectors)))
+        store = Block(tuple(Store(self.sums, place(*at), tile.total(*at)) for at in every))
         begin = tile.clear()
         if self.asks_before_stores:
-            ask = tile.each(lambda p, v: Prefetch(self.sums, (*place(p, v)[:-1], ramps[v].base)))
-            begin = Block((ask, begin))
+            ask = (Prefetch(self.sums, (*place(p, v)[:-1], ramps[v].base)) for p, v in every)
+            begin = Block((*ask, begin))
         if self.depth_blocks > 1:
             resume = tile.each(
                 lambda p, v: Store(tile.accumulators, tile.at(p, v), Load(self.sums, place(p, v)))
@@ -389,7 +399,7 @@ class _Writer(ImageWriter):
             *self.weights.ask_ahead(point, channel, use),
         )
         step = Block((*ahead, step))
-        size = self.channels // self.depth_blocks
+        size = self.channels // self.depth_blocks // split
         reduction = For(channel, times(self.depth, size), Const(size), step)
         return Allocate(tile.accumulators, Block((begin, reduction, store)))
 
@@ -402,7 +412,7 @@ class _Writer(ImageWriter):
         line, (_, _, pitch) = LINE_BYTES // _FLOAT, self.inputs.extents
         share = times(pitch, tile.pixels)
         assert isinstance(share, Const)
-        each = -(-int(share.value) // self.channels)
+        each = -(-int(share.value) * tile.split // self.channels)
         behind = point, plus(first, tile.pixels)
         return [
             Prefetch(self.inputs, (*behind, plus(times(channel, each), start)))

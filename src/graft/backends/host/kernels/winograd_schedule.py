@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from graft.backends.host.kernels.conv_schedule import depth_block
+from graft.backends.host.kernels.conv_schedule import depth_block, sums_of_channel
 from graft.backends.host.kernels.tile import balanced
 from graft.backends.host.kernels.winograd_matrices import Transforms
 from graft.backends.host.kernels.winograd_vectors import operations
@@ -51,8 +51,9 @@ _PANELS = 0.3
 class WinogradSchedule:
     """What a search may vary: lanes, vectors of a register tile, which are one slab of result
     channels, tiles of a chunk, into how many shares the slabs go, for how many rows of points at a
-    time weights are finished that are half transformed (0 where they are wholly), and how many
-    input channels all tiles of a chunk do before the next ones (0: all)."""
+    time weights are finished that are half transformed (0 where they are wholly), how many input
+    channels all tiles of a chunk do before the next ones (0: all), and the sums of each channel
+    (`tile.py`)."""
 
     lanes: int
     vectors: int
@@ -60,6 +61,7 @@ class WinogradSchedule:
     shares: int
     half_rows: int
     depth_block: int = 0
+    split: int = 1
 
     @property
     def slab(self) -> int:
@@ -76,6 +78,7 @@ class WinogradExtents:
     outputs: int
     block: int  # result channels that lie together
     together: int = 1  # channels of an input: several where it is a word of narrow numbers
+    may_split: bool = False  # whether inputs may be taken in pairs
 
     @property
     def points(self) -> int:
@@ -86,20 +89,28 @@ class WinogradExtents:
 def default_schedule(target: Target, lanes: int, extents: WinogradExtents) -> WinogradSchedule:
     """The schedule without a search: the one that takes the fewest cycles.
 
-    Where nobody knows how many tiles there are, chunks are for many and shares for few."""
+    Where nobody knows how many tiles there are, chunks are for many and shares for few. Sums are
+    split where those of direct convolutions are, which then are not kept for another block of the
+    depth: they are added as a tile ends."""
     per_block, vectors = extents.block // lanes, extents.outputs // lanes
     widths = [v for v in range(per_block, 2 * per_block + 7, per_block) if vectors % v == 0]
 
-    def schedule(width: int, chunk: int, rows: int, block: int) -> WinogradSchedule:
+    def schedule(width: int, chunk: int, rows: int, block: int, split: int) -> WinogradSchedule:
         shares = _shares(extents, vectors // width, chunk)
-        return WinogradSchedule(lanes, width, chunk, shares, rows, block)
+        return WinogradSchedule(lanes, width, chunk, shares, rows, block, split)
+
+    def depths(width: int) -> set[tuple[int, int]]:
+        """Blocks of the depth, and sums of each channel."""
+        splits = sums_of_channel(target, width, extents.may_split)
+        block = depth_block(target, width * lanes, extents.inputs)
+        return {(block, 1), *((0, split) for split in splits)}
 
     candidates = (
-        schedule(width, chunk, rows, block)
+        schedule(width, chunk, rows, *depth)
         for width in widths
         for chunk in _chunks(target, extents, width * lanes)
         for rows in _rows_finished(target, extents, width * lanes)
-        for block in {0, depth_block(target, width * lanes, extents.inputs)}
+        for depth in depths(width)
     )
     return min(candidates, key=lambda one: winograd_cycles(target, extents, one))
 
@@ -183,9 +194,9 @@ def _product_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     if extents.together > 1:
         instructions = target.product_instructions(DType.INT16, schedule.lanes)
         machine = replace(machine, vector_fmas=machine.vector_fmas / instructions)
-    chunk, vectors = schedule.chunk, schedule.vectors
+    chunk, vectors, split = schedule.chunk, schedule.vectors, schedule.split
     tiles = MANY_TILES if extents.tiles is None else extents.tiles
-    sizes = balanced(chunk, most_pixels(target.vector_registers, vectors))
+    sizes = balanced(chunk, most_pixels(target.vector_registers, vectors * split))
     iterations = sum(count for _, count in sizes)
     often = extents.points * -(-tiles // chunk) * (extents.outputs // schedule.slab)
     panel = schedule.slab * _FLOAT
@@ -198,7 +209,7 @@ def _product_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     total = 0.0
     for size, count in sizes:
         incoming = weights + data_cycles(machine, size * _FLOAT)
-        cycles = tile_cycles(machine, size, vectors, inputs, incoming, far)
+        cycles = tile_cycles(machine, size, vectors, inputs, incoming, far, split)
         total += count * (cycles + resumed * resume_cycles(machine, size, vectors))
     return total * often
 

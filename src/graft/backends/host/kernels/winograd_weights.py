@@ -17,6 +17,7 @@ import numpy as np
 
 from graft.backends.host.coordinates import modulo, over, plus, times
 from graft.backends.host.kernel import Parameters
+from graft.backends.host.kernels.conv_plan import beside_each_other
 from graft.backends.host.kernels.weight_packing import TransformedWeights
 from graft.backends.host.kernels.winograd_matrices import Transforms, pack_half, pack_weights
 from graft.backends.host.kernels.words import in_words
@@ -89,18 +90,19 @@ def weights_for(
     lanes: int,
     half_rows: int,
     together: int,
+    split: int,
 ) -> Weights:
     """Weights of a shape as parameters of a kernel, for blocks of a size: transformed wholly, or
     half and finished for `half_rows` rows of points at a time.
 
     So many output channels are `lacking` to a whole number of blocks. Input channels are taken one
-    at a time, or two `together`, as a word of 16 bits each."""
+    at a time, or two `together`, as a word of 16 bits each, or in a `split` sum each."""
     transform = pack_half if half_rows else pack_weights
 
     def pack(array: Array) -> Array:
         whole = np.pad(array, ((0, lacking), (0, 0), (0, 0), (0, 0)))
         if together == 1:
-            return transform(matrices, whole, size)
+            return beside_each_other(transform(matrices, whole, size), split)
         return in_words(pack_weights(matrices, whole.astype(np.int16), size), axis=2)
 
     if weight in parameters.group.constants:
@@ -111,7 +113,7 @@ def weights_for(
         packed = parameters.repacked(weight, made.shape, made.write, "weights")
     if not half_rows:
         return _Whole(matrices, packed, block)
-    extents = (Const(half_rows), Const(shape[1]), Const(size))
+    extents = (Const(half_rows), Const(shape[1] // split), Const(size * split))
     return _Half(matrices, packed, Buffer("panels", _FLOAT, extents, Scope.HEAP), block, lanes)
 
 
