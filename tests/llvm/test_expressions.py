@@ -450,7 +450,8 @@ def test_products_of_repeated_pairs(lanes: int, target: Target) -> None:
         "source": draw.standard_normal(2, np.float32),
         "rows": draw.standard_normal((2, lanes), np.float32),
     }
-    expected = (values["rows"].reshape(lanes, 2) * values["source"]).sum(axis=1)
+    sums = (values["rows"].reshape(2, lanes // 2, 2) * values["source"]).sum(axis=-1)
+    expected = sums.T.reshape(-1)
     for found in (
         run(compiled(function, target), values | {"result": np.zeros(lanes, np.float32)}),
         interpreted(function, values | {"result": np.zeros(lanes, np.float32)}),

@@ -39,10 +39,12 @@ def _is_infinite(builder: Builder, value: Value) -> Value:
 
 
 def _add_pairs(builder: Builder, first: Value, second: Value) -> Value:
-    even, odd = (
-        builder.shuffle(first, second, list(range(start, 2 * first.lanes, 2))) for start in (0, 1)
-    )
-    return builder.binary("fadd", even, odd)
+    """The first shuffle keeps all lanes in place, which units beside that of shuffles do, too."""
+    lanes = first.lanes
+    kept = [lane + lane % 2 * lanes for lane in range(lanes)]
+    others = [lane + 1 - lane % 2 * 2 + lane % 2 * lanes for lane in range(lanes)]
+    summands = (builder.shuffle(first, second, order) for order in (kept, others))
+    return builder.binary("fadd", *summands)
 
 
 def _to_tf32(builder: Builder, value: Value) -> Value:

@@ -91,9 +91,9 @@ def _join2(value: Any) -> Any:
 
 
 def _add_pairs(first: Any, second: Any) -> Any:
-    """Sums of neighbouring lanes, those of the first vector before those of the second."""
-    pairs = np.concatenate([first, second])
-    return pairs[::2] + pairs[1::2]
+    """Sums of neighbouring lanes, one of the first vector and one of the second by turns."""
+    pairs = np.stack([first, second]).reshape(2, -1, 2)
+    return np.ascontiguousarray(pairs.sum(axis=-1).T).reshape(-1)
 
 
 def _dot2(left: Any, right: Any, addend: Any) -> Any:

@@ -14,10 +14,11 @@ import graft
 import graft.ops
 from graft.backends.host.group import Winograd
 from graft.backends.host.kernel import Repacked
-from graft.backends.host.kernels import conv_plan, winograd_matrices
+from graft.backends.host.kernels import conv, conv_plan, winograd_matrices
 from graft.backends.host.kernels import winograd as winograd_module
 from graft.backends.host.kernels.conv import conv2d
 from graft.backends.host.kernels.conv_plan import TRANSPOSED
+from graft.backends.host.kernels.conv_schedule import ConvSchedule, choose_schedule
 from graft.backends.host.kernels.image import not_pointwise
 from graft.backends.host.kernels.winograd import winograd
 from graft.backends.host.kernels.winograd_schedule import WinogradSchedule, default_schedule
@@ -103,8 +104,18 @@ def test_direct_convolution(shape: Shape, weight: Shape, attrs: dict[str, Any]) 
     check(graph_case, conv2d, threads=2, inputs=_inputs(graph_case.graph))
 
 
+@pytest.mark.parametrize("split", [1, 2])
 @pytest.mark.parametrize(("weight", "groups"), [((64, 48, 3, 3), 1), ((96, 32, 1, 3), 2)])
-def test_order_is_that_of_constant_weights(weight: Shape, groups: int) -> None:
+def test_order_is_that_of_constant_weights(
+    weight: Shape, groups: int, split: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the inputs of two vectors of weights lie in pairs."""
+
+    def chosen(*arguments: Any) -> ConvSchedule:
+        schedule = choose_schedule(*arguments)
+        return replace(schedule, columns=3, split=2) if split == 2 else schedule
+
+    monkeypatch.setattr(conv, "choose_schedule", chosen)
     array = GENERATOR.standard_normal(weight, dtype=np.float32)
     shape = (1, weight[1] * groups, 9, 9)
 

@@ -208,12 +208,13 @@ class ConvWriter(ImageWriter):
         def pack(array: Array) -> Array:
             packed = pack_weights(ordinary_weights(anchor, array), channels, block)
             if self.schedule.split > 1:
-                return beside_each_other(packed, self.schedule.split)
+                return beside_each_other(packed, self.lanes)
             return in_words(packed, axis=4) if together > 1 else packed
 
         if anchor.args[1] in parameters.group.constants:
             return parameters.packed(anchor.args[1], pack, self.weights_name)
-        packing = PackedWeights(anchor, self.kernel, channels, block, self.schedule.split)
+        split = (self.schedule.split, self.lanes)
+        packing = PackedWeights(anchor, self.kernel, channels, block, *split)
         return parameters.repacked(anchor.args[1], packing.shape, packing.write, self.weights_name)
 
     def partial_sums(self) -> Buffer:

@@ -366,12 +366,13 @@ def pack_weights(weight: Array, channels: Channels, block: int) -> Array:
     return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))
 
 
-def beside_each_other(packed: Array, count: int) -> Array:
-    """[..., in, out] as [..., in / count, out * count]: the weights of so many inputs for an output
-    are neighbours."""
+def beside_each_other(packed: Array, lanes: int) -> Array:
+    """[..., in, out] as [..., in / 2, out * 2]: the weights of two inputs for an output are
+    neighbours. Of each vector of outputs there are two, the first with those of even numbers."""
     *others, inputs, outputs = packed.shape
-    split = packed.reshape(*others, inputs // count, count, outputs).swapaxes(-1, -2)
-    return np.ascontiguousarray(split).reshape(*others, inputs // count, outputs * count)
+    extents = inputs // 2, 2, outputs // lanes, lanes // 2, 2
+    pairs = np.einsum("...ipvkc->...ivckp", packed.reshape(*others, *extents))
+    return np.ascontiguousarray(pairs).reshape(*others, inputs // 2, outputs * 2)
 
 
 def pack_starts(starts: Array, channels: Channels, block: int) -> Array:

@@ -8,7 +8,8 @@ weights.
 
 A tile of one vector has an element to load for each multiply-add. Where loads bound it, sums are
 split: an element is a pair of neighbouring inputs, which repeats along the lanes, two vectors of
-weights have both inputs of half of the channels each, and a channel's two sums are added at last.
+weights have both inputs of half of the channels each (the even ones, and the odd ones, since then
+half of the sums are in place), and a channel's two sums are added at last.
 """
 
 from __future__ import annotations

@@ -53,13 +53,15 @@ _UNROLLED = 32
 @dataclass(frozen=True, slots=True)
 class PackedWeights:
     """Weights as `conv_plan.pack_weights` orders them, in slabs of a result in blocks of `block`
-    channels; of `split` inputs side by side, as `conv_plan.beside_each_other` does."""
+    channels; of two inputs side by side where sums of vectors of `lanes` are `split`, as
+    `conv_plan.beside_each_other` does."""
 
     conv: Node
     kernel: tuple[int, int]
     channels: Channels
     block: int
     split: int = 1
+    lanes: int = 1
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,13 +105,12 @@ class PackedWeights:
     ) -> Stmt:
         """The weights of one output channel and a unit of inputs; zeros for inputs of groups that
         it does not belong to."""
-        channels, split = self.channels, self.split
+        channels = self.channels
         channel, number = Var("channel"), Var("number")
 
         def taps(element: Callable[[Expr, Expr], Expr]) -> Stmt:
             row, column = Var("tap_row"), Var("tap_column")
-            inner = over(channel, split), plus(times(place, split), modulo(channel, split))
-            at = (slab, unit, row, column, *inner)
+            at = (slab, unit, row, column, *self.inner(channel, place))
             store = Store(packed, at, element(row, column))
             return _each_tap(row, self.kernel[0], _each_tap(column, self.kernel[1], store))
 
@@ -130,6 +131,15 @@ class PackedWeights:
         few = math.prod(self.kernel) * channels.unit <= _UNROLLED
         kind = LoopKind.UNROLLED if few else LoopKind.SERIAL
         return For(channel, Const(0), Const(channels.unit), body, kind)
+
+    def inner(self, channel: Expr, place: Expr) -> tuple[Expr, Expr]:
+        """Where the weight of an input of a unit and an output of a slab is."""
+        if self.split == 1:
+            return channel, place
+        vector, lane = over(place, self.lanes), modulo(place, self.lanes)
+        pair = plus(times(vector, 2), modulo(lane, 2))
+        at = plus(times(over(lane, 2), 2), modulo(channel, 2))
+        return over(channel, 2), plus(times(pair, self.lanes), at)
 
     def before(self, slab: Expr, output: Expr) -> Expr:
         """Inputs that a slab reads before those of an output's group."""

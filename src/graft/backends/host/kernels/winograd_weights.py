@@ -102,7 +102,8 @@ def weights_for(
     def pack(array: Array) -> Array:
         whole = np.pad(array, ((0, lacking), (0, 0), (0, 0), (0, 0)))
         if together == 1:
-            return beside_each_other(transform(matrices, whole, size), split)
+            made = transform(matrices, whole, size)
+            return made if split == 1 else beside_each_other(made, lanes)
         return in_words(pack_weights(matrices, whole.astype(np.int16), size), axis=2)
 
     if weight in parameters.group.constants:
