@@ -8,13 +8,14 @@ they are a few elements apart, gather and scatter elsewhere, masked where a cond
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from graft.base.dtypes import DType
 from graft.llvm.context import Context, MemRef, Offset
 from graft.llvm.narrow import fitted, packed
 from graft.llvm.text import Builder, Value, constant, constants, type_suffix
 from graft.llvm.types import NARROW_INTEGERS, byte_size, memory_type, vector_type
-from graft.loop.index import polynomial
+from graft.loop.index import is_index, polynomial
 from graft.loop.ir import Binary, BinaryKind, Buffer, Const, Expr, Ramp
 from graft.loop.vectors import scalar_of
 
@@ -60,7 +61,7 @@ def load(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit
     memref = context.memref(buffer)
     lanes = max((index.lanes for index in indices), default=1)
     if lanes == 1:
-        return _load_plain(context, memref, _offset(context, memref, indices, emit), 1)
+        return _load_plain(context, memref, _position(context, memref, indices, emit), 1)
     mask = None if memref.is_register else context.mask_for(lanes)
     spread = _evenly_spaced(memref, indices)
     if spread is None:
@@ -70,17 +71,17 @@ def load(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: Emit
         pointers = _pointers(context, memref, indices, lanes, emit)
         return _gather(context, memref, pointers, mask)
     bases, stride = spread
-    offset = _offset(context, memref, bases, emit)
+    position = _position(context, memref, bases, emit)
     if stride == 0 and mask is None:
-        return context.builder.splat(_load_plain(context, memref, offset, 1), lanes)
+        return context.builder.splat(_load_plain(context, memref, position, 1), lanes)
     if stride == 1:
         if mask is None:
             align = _alignment(context, memref, bases, lanes)
-            return _load_plain(context, memref, offset, lanes, align)
-        return _load_masked(context, "load", memref, _pointer(context, memref, offset), mask)
+            return _load_plain(context, memref, position, lanes, align)
+        return _load_masked(context, "load", memref, _pointer(context, memref, position), mask)
     if mask is None and abs(stride) <= WIDEST_PICKED_STRIDE:
-        return _load_picked(context, memref, offset, lanes, stride)
-    pointers = _spaced_pointers(context, memref, offset, lanes, stride)
+        return _load_picked(context, memref, position, lanes, stride)
+    pointers = _spaced_pointers(context, memref, position, lanes, stride)
     return _gather(context, memref, pointers, mask)
 
 
@@ -136,7 +137,7 @@ def store(
         active = mask or constant(True, "i1", lanes)
         _call_masked(context, "scatter", memref, value, pointers, active)
         return
-    pointer = _pointer(context, memref, _offset(context, memref, spread[0], emit))
+    pointer = _pointer(context, memref, _position(context, memref, spread[0], emit))
     if mask is None:
         align = _alignment(context, memref, spread[0], lanes)
         text = f"store {value.typed}, {pointer.typed}, align {align}{memref.aliasing}"
@@ -151,7 +152,7 @@ def address(context: Context, buffer: Buffer, indices: tuple[Expr, ...], emit: E
     lanes = max((index.lanes for index in indices), default=1)
     if lanes > 1:
         return _pointers(context, memref, indices, lanes, emit)
-    return _pointer(context, memref, _offset(context, memref, indices, emit))
+    return _pointer(context, memref, _position(context, memref, indices, emit))
 
 
 def _evenly_spaced(
@@ -185,16 +186,41 @@ def _alignment(context: Context, memref: MemRef, bases: tuple[Expr, ...], lanes:
     return size * widest
 
 
-def _offset(context: Context, memref: MemRef, indices: tuple[Expr, ...], emit: Emit) -> Offset:
-    """The position of an element, counted from the buffer's first."""
-    total: Offset = 0
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """An element, counted from the buffer's first: elements that code counts, and a constant.
+
+    The constant becomes a displacement. Added up with the rest, it would be to LLVM a part of what
+    a loop does not change: a register for each of a tile's pixels, where one will do."""
+
+    moving: Offset
+    fixed: int = 0
+
+
+def _position(context: Context, memref: MemRef, indices: tuple[Expr, ...], emit: Emit) -> _Position:
+    moving: Offset = 0
+    fixed = 0
     for index, stride in zip(indices, memref.strides, strict=True):
-        if isinstance(index, Const):
-            value: Offset = int(index.value)
+        rest = index
+        if isinstance(stride, int):
+            rest, summand = _without_constant(index)
+            fixed += summand * stride
+        if isinstance(rest, Const):
+            value: Offset = int(rest.value)
         else:
-            value = as_index(context, emit(context, index), index.dtype)
-        total = _add(context, total, multiply(context, value, stride))
-    return total
+            value = as_index(context, emit(context, rest), rest.dtype)
+        moving = _add(context, moving, multiply(context, value, stride))
+    return _Position(moving, fixed)
+
+
+def _without_constant(index: Expr) -> tuple[Expr, int]:
+    """An index as one without a constant summand, and that one."""
+    match index:
+        case Const():
+            return Const(0), int(index.value)
+        case Binary(BinaryKind.ADD, rest, Const() as summand) if is_index(index):
+            return rest, int(summand.value)
+    return index, 0
 
 
 def as_index(context: Context, value: Value, dtype: DType) -> Value:
@@ -229,13 +255,14 @@ def _add(context: Context, left: Offset, right: Offset) -> Offset:
     return context.builder.binary("add nsw", _index_value(left), _index_value(right))
 
 
-def _pointer(context: Context, memref: MemRef, offset: Offset) -> Value:
-    if offset == 0:
-        return memref.pointer
-    element = memory_type(memref.buffer.dtype)
-    # Without `inbounds`: the first lane of a masked access may lie outside.
-    text = f"getelementptr {element}, {memref.pointer.typed}, {_index_value(offset).typed}"
-    return context.builder.make("ptr", 1, text)
+def _pointer(context: Context, memref: MemRef, position: _Position) -> Value:
+    element, pointer = memory_type(memref.buffer.dtype), memref.pointer
+    for offset in (position.moving, position.fixed):
+        if offset != 0:
+            # Without `inbounds`: the first lane of a masked access may lie outside.
+            text = f"getelementptr {element}, {pointer.typed}, {_index_value(offset).typed}"
+            pointer = context.builder.make("ptr", 1, text)
+    return pointer
 
 
 def _pointers(
@@ -257,9 +284,9 @@ def _pointers(
 
 
 def _spaced_pointers(
-    context: Context, memref: MemRef, offset: Offset, lanes: int, stride: int
+    context: Context, memref: MemRef, position: _Position, lanes: int, stride: int
 ) -> Value:
-    first = _pointer(context, memref, offset)
+    first = _pointer(context, memref, position)
     steps = constants([lane * stride for lane in range(lanes)], "i64")
     element = memory_type(memref.buffer.dtype)
     return context.builder.make(
@@ -268,10 +295,10 @@ def _spaced_pointers(
 
 
 def _load_plain(
-    context: Context, memref: MemRef, offset: Offset, lanes: int, align: int | None = None
+    context: Context, memref: MemRef, position: _Position, lanes: int, align: int | None = None
 ) -> Value:
     dtype = memref.buffer.dtype
-    element, pointer = memory_type(dtype), _pointer(context, memref, offset)
+    element, pointer = memory_type(dtype), _pointer(context, memref, position)
     align = align or byte_size(dtype)
     text = f"load {vector_type(element, lanes)}, {pointer.typed}, align {align}"
     loaded = context.builder.make(element, lanes, text + memref.aliasing)
@@ -279,11 +306,11 @@ def _load_plain(
 
 
 def _load_picked(
-    context: Context, memref: MemRef, offset: Offset, lanes: int, stride: int
+    context: Context, memref: MemRef, position: _Position, lanes: int, stride: int
 ) -> Value:
     """All elements from the first lane's to the last's in one vector, of which some are picked."""
     span = (lanes - 1) * abs(stride)
-    first = _add(context, offset, -span if stride < 0 else 0)
+    first = replace(position, fixed=position.fixed - (span if stride < 0 else 0))
     wide = _load_plain(context, memref, first, span + 1)
     start = span if stride < 0 else 0
     order = [start + lane * stride for lane in range(lanes)]

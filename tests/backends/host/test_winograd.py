@@ -36,6 +36,7 @@ from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
+from graft.llvm.compile import assembly
 from graft.target.target import host_target, named_target
 
 GENERATOR = np.random.default_rng(3)
@@ -446,6 +447,21 @@ def test_sums_are_split_where_loads_bound_a_single_vector() -> None:
     assert default_schedule(zen, 16, layer).split == 1
     assert default_schedule(xeon, 16, replace(layer, outputs=32)).split == 1
     assert default_schedule(xeon, 16, replace(layer, may_split=False)).split == 1
+
+
+def test_addresses_of_a_tile_differ_by_displacements() -> None:
+    """A tile's rows of products have one register for their addresses, not one each, most of which
+    would be on the stack."""
+    xeon = named_target("icelake-server")
+    weight = GENERATOR.standard_normal((16, 16, 3, 3), dtype=np.float32)
+
+    def write(g: Builder) -> Value:
+        x = g.input("x", tensor("float32", 1, 16, 120, 120))
+        return g("nn.conv2d", x, g.constant(weight), padding=(1, 1, 1, 1))
+
+    made = case(write, {"x": (16, (1, 1, 4, 4)), "result": 16}, Winograd(4))
+    text = assembly(made.kernel(winograd, xeon).function, xeon)
+    assert text.count("leaq") < 40  # with a register each: 97
 
 
 @given(st.integers(1, 70), st.integers(1, 6), st.integers(1, 30))
