@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.backends.host.images import Case, case, check
@@ -10,7 +12,9 @@ from graft.backends.host.kernels.images.channel_norm import channel_norm
 from graft.ir.builder import Builder
 from graft.ir.graph import Value
 from graft.ir.types import tensor
-from graft.target.target import named_target
+from graft.loop.ir import Prefetch
+from graft.loop.traverse import walk_stmt
+from graft.target.target import host_target, named_target
 
 
 def norm(
@@ -48,6 +52,20 @@ def test_without_mean_and_parameters(parameters: int) -> None:
 def test_few_registers_and_double_precision() -> None:
     check(norm((2, 32, 9, 30), 16), channel_norm, target=named_target("x86-64-v3"))
     check(norm((2, 16, 5, 6), 8, dtype="float64"), channel_norm)
+
+
+@pytest.mark.parametrize(("machine", "asks"), [("icelake-server", True), ("znver5", False)])
+def test_tiles_ask_for_the_next_and_for_their_results(machine: str, asks: bool) -> None:
+    """Where bursts from beyond the second cache are waited for; also in a last block of few."""
+    target = named_target(machine)
+    for shape, block in (((2, 40, 5, 19), 16), ((1, 24, 3, 9), 8)):
+        made = norm(shape, block)
+        body = walk_stmt(made.kernel(channel_norm, target).function.body)
+        asked = {one.buffer.name for one in body if isinstance(one, Prefetch)}
+        assert asked == ({"data", "result"} if asks else set())
+    here = host_target()
+    machine_here = replace(here.machine, fills_beside_loads=not asks)
+    check(norm((1, 24, 3, 9), 8), channel_norm, 2, target=replace(here, machine=machine_here))
 
 
 def test_work_after() -> None:

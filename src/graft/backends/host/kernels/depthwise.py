@@ -55,11 +55,14 @@ from graft.target.machine import LINE_BYTES, Machine
 from graft.target.register_tile import RETRIED_LOADS, stream_cycles
 from graft.target.target import Target
 
+_FLOAT = 4  # bytes
+
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseSchedule:
     """What a search may vary: lanes of a vector, pixels of a tile, how many taps of a kernel row
-    are written out, and whether a tile asks for the data of the next one."""
+    are written out, and whether a tile asks for the data of the next one, and for the lines that it
+    writes."""
 
     lanes: int
     pixels: int
@@ -77,7 +80,8 @@ def default_schedule(
     same, taps come one by one: a tile then holds one weight, and loads an element for each sum.
 
     Each instruction of a tile reads one line and goes on a tile further, a few times in a row of
-    the image: where loads wait for lines that no prefetcher foresees, tiles ask for them."""
+    the image: where loads wait for lines that no prefetcher foresees, tiles ask for them, and for
+    lines of the result, whose stores come in a burst at the end of a tile."""
     lanes, machine = vector_lanes(target, dtype, block), target.machine
     registers, taps = target.vector_registers, unrolled_taps(columns)
     busy = min(machine.accumulators, registers - taps - 1)
@@ -174,7 +178,7 @@ class DepthwiseWriter(ImageWriter):
         super().__init__(parameters, schedule.lanes)
         self.anchor = anchor
         self.pixels, self.taps = schedule.pixels, schedule.taps
-        self.asks_ahead = schedule.asks_ahead
+        self.asks_ahead = self.asks_before_stores = schedule.asks_ahead
         self.kernel: tuple[int, int] = weight.shape[2:]
         self.data, self.source = parameters.value(anchor.args[0], "data")
         self.dtype = anchor.output.dtype
@@ -231,7 +235,21 @@ class DepthwiseWriter(ImageWriter):
         begin = self.begin
         lanes = Ramp(Const(first), 1, self.lanes)
         start = None if begin is None else lambda _vector: Load(begin, (self.block, lanes))
-        return Allocate(tile.accumulators, Block((tile.clear(start), sums, finish)))
+        ask = self.ask_for_results(column, size, first)
+        return Allocate(tile.accumulators, Block((*ask, tile.clear(start), sums, finish)))
+
+    def ask_for_results(self, column: Expr, size: int, first: int) -> list[Stmt]:
+        """Ask for the lines that begin where a tile is written."""
+        if not self.asks_before_stores or self.result.dtype is not DType.FLOAT32:
+            return []
+        asked: list[Stmt] = []
+        for pixel in range(size):
+            if (pixel * self.result.block + first) * _FLOAT % LINE_BYTES:
+                continue
+            *at, lanes = self.address(self.coordinate(plus(column, pixel), first))
+            assert isinstance(lanes, Ramp)
+            asked.append(Prefetch(self.buffer, (*at, lanes.base)))
+        return asked
 
     def steps(self, tile: Tile, column: Expr, first: int, line: Var) -> Stmt:
         """One row of the kernel: at once, or in a loop where the code would grow too long."""

@@ -90,6 +90,7 @@ class _Writer:
         self.depthwise = ChainedDepthwise(
             parameters, first, inner, target, first_row=self.first_row
         )
+        self.depthwise.asks_before_stores = False  # its rows stay in a cache
         self.projection = Projection(parameters, second, inner, target, self.schedule.tile)
         self.projection.read_from(self.first_row)
 

@@ -95,6 +95,7 @@ class _Writer:
         self.depthwise = ChainedDepthwise(parameters, second, inner, target, ring, self.first_row)
         self.projection = Projection(parameters, third, inner, target, schedule.projection)
         self.projection.read_from(self.first_row)
+        self.depthwise.asks_before_stores = False  # its rows stay in a cache
 
     def body(self) -> Stmt:
         """All jobs."""

@@ -1,7 +1,9 @@
 """Normalisation over the channels of each pixel of a blocked image, with what follows it.
 
 A tile of neighbouring pixels is read block by block for their means, then for their variances, then
-for the result, from the nearest cache but the first time. The threads share the rows.
+for the result, from the nearest cache but the first time. The threads share the rows. Where bursts
+from beyond the second cache are waited for, a tile asks for the next one's data and for the lines
+that it writes.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from graft.backends.host.coordinates import BlockedCoordinate, where
+from graft.backends.host.coordinates import BlockedCoordinate, plus, where
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
 from graft.backends.host.kernel_template import (
@@ -30,11 +32,32 @@ from graft.backends.host.kernels.image import (
 )
 from graft.backends.host.kernels.tile import Tile
 from graft.backends.host.kernels.vectors import mask_of
+from graft.backends.host.storage import Storage
+from graft.base.dtypes import DType
 from graft.ir.graph import Node
 from graft.loop.build import Term, call
-from graft.loop.ir import Allocate, Block, Broadcast, Call, Const, Expr, For, Let, Stmt, Store, Var
+from graft.loop.ir import (
+    Allocate,
+    Block,
+    Broadcast,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    For,
+    Let,
+    Load,
+    Prefetch,
+    Ramp,
+    Stmt,
+    Store,
+    Var,
+)
 from graft.rewrite.rule import Refusal
+from graft.target.machine import LINE_BYTES
 from graft.target.target import Target
+
+_FLOAT = 4  # bytes
 
 CHANNEL_NORM = "nn.channel_norm"
 
@@ -64,6 +87,7 @@ class _Writer(ImageWriter):
         # enough sums side by side to hide an addition's latency
         self.pixels = target.vector_registers // 4
         self.scale, self.shift = (*anchor.inputs[1:], None, None)[:2]
+        self.asks_ahead = target.machine.asks_before_stores and self.dtype is DType.FLOAT32
 
     def body(self) -> Stmt:
         border = self.border(self.row)
@@ -100,12 +124,26 @@ class _Writer(ImageWriter):
                 value = value + read(self.shift, 1)
             return self.store(coordinate, {self.anchor.output: value.expr})
 
+        def ask(coordinate: BlockedCoordinate, _pixel: int) -> Stmt:
+            following = replace(coordinate, column=plus(coordinate.column, size))
+            return Block((*self.asked(following, data), *self.asked(coordinate, result)))
+
+        data = self.parameters.value(self.anchor.args[0], "data")
+        result = self.parameters.value(self.group.output, "result")
         body = self.each_block(column, size, finish)
         roots = self.totals(column, square, factors)
         body = roots(lambda total: call("rsqrt", total * share + epsilon), body)
         if centered:
             body = self.totals(column, self.element, means)(lambda total: total * share, body)
-        return body
+        return Block((self.each_block(column, size, ask), body)) if self.asks_ahead else body
+
+    def asked(self, coordinate: BlockedCoordinate, image: tuple[Storage, Buffer]) -> list[Stmt]:
+        """Ask for the line that begins with a vector of an image."""
+        load = coordinate.load(*image)
+        if coordinate.first * _FLOAT % LINE_BYTES or not isinstance(load, Load):
+            return []
+        *at, lanes = load.indices
+        return [Prefetch(load.buffer, (*at, lanes.base if isinstance(lanes, Ramp) else lanes))]
 
     def element(self, coordinate: BlockedCoordinate, _pixel: int) -> Term:
         return Term(reader(self.parameters, coordinate)(self.anchor.args[0], None))
