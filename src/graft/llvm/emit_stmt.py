@@ -140,14 +140,16 @@ def _for(context: Context, loop: ir.For) -> None:
 
 
 def _stays_rolled(context: Context, loop: ir.For) -> bool:
-    """Whether an innermost loop over sums in registers is better left as it is.
+    """Whether a loop over sums in registers is better left as it is.
 
     LLVM unrolls it, moves the loads of two iterations to the front and spills sums if they leave no
     room for both. That matters where an element takes a register until it is multiplied: AVX-512
     broadcasts it from memory on its way to the multiplication, NEON multiplies by a lane.
 
     Where the first cache is not filled beside loads (Intel's), its prefetcher foresees lines by the
-    step of an instruction, up to 2 KiB: five vectors of weights times eight iterations are more."""
+    step of an instruction, up to 2 KiB: five vectors of weights times eight iterations are more. It
+    is the same step from one tap of a kernel to the next if the same instruction reads both, so
+    that the loops around stay as they are, too."""
     target = context.builder.target
     if not target.is_x86:
         return False
@@ -155,11 +157,19 @@ def _stays_rolled(context: Context, loop: ir.For) -> bool:
     if target.has("avx512f") and not by_steps:
         return False
     sums: dict[str, ir.Buffer] = {}
+    is_innermost, stores = True, False
     for one in walk_stmt(loop.body):
         if isinstance(one, ir.For) and one.kind is not ir.LoopKind.UNROLLED:
-            return False
-        if isinstance(one, ir.Store) and one.buffer.scope is ir.Scope.REGISTER:
-            sums[one.buffer.name] = one.buffer
+            if not by_steps:
+                return False
+            is_innermost = False
+        if isinstance(one, ir.Store):
+            if one.buffer.scope is ir.Scope.REGISTER:
+                sums[one.buffer.name] = one.buffer
+            else:
+                stores = True
+    if stores and not is_innermost:
+        return False
     bits = sum(
         one.dtype.bits * math.prod(int(n.value) for n in one.extents if isinstance(n, ir.Const))
         for one in sums.values()

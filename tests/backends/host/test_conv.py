@@ -19,6 +19,7 @@ from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Node, Value
 from graft.ir.types import tensor
+from graft.llvm.emit import llvm_text
 from graft.loop.ir import Prefetch
 from graft.loop.traverse import walk_stmt
 from graft.target.machine import MACHINES
@@ -269,6 +270,29 @@ def test_sums_are_split_where_loads_bound_tiles_of_one_vector() -> None:
     xeon = named_target("icelake-server")
     assert conv_schedule.choose_schedule(xeon, 16, replace(narrow, vectors=2)).split == 1
     assert conv_schedule.choose_schedule(xeon, 16, replace(narrow, may_split=False)).split == 1
+
+
+def test_data_of_strides_as_long_as_the_kernel_are_read_once() -> None:
+    """2x2 windows with a stride of 2 (ConvNeXt's downsampling): each element is read for one result
+    only, so that tiles of many pixels wait for lines; and rows of one tile read all weights again,
+    so that blocks of the depth gain nothing."""
+    xeon = named_target("icelake-server")
+    layer = ConvExtents(40, (2, 2), 28, 28, 5, 1, may_overlap=True, may_split=True, stride=2)
+    schedule = conv_schedule.choose_schedule(xeon, 16, layer)
+    assert (schedule.vectors, schedule.columns, schedule.split) == (5, 5, 1)
+    overlapping = conv_schedule.choose_schedule(xeon, 16, replace(layer, stride=1))
+    assert overlapping.columns > 5
+    small = ConvExtents(160, (2, 2), 7, 7, 20, 1, 1, True, 16, may_split=True, stride=2)
+    assert not conv_schedule.choose_schedule(xeon, 16, small).depth_block
+
+
+def test_loops_over_taps_stay_rolled_where_a_prefetcher_follows_steps() -> None:
+    made = _case((1, 40, 16, 16), (80, 40, 2, 2), strides=(2, 2))
+    for name, is_kept in (("icelake-server", True), ("znver4", False)):
+        target = named_target(name)
+        text = llvm_text(made.kernel(conv2d, target).function, target)
+        loops = text.count(", !llvm.loop")
+        assert (loops > 3) if is_kept else not loops
 
 
 def test_a_first_slab_that_is_waited_for_is_small() -> None:

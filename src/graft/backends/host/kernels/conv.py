@@ -284,6 +284,7 @@ class ConvWriter(ImageWriter):
             channels.groups == 1 and self.together == 1,
             channels.unit if self.may_block(down, across) and not channels.mixed else 0,
             may_split=self.together == 1 and channels.unit % 2 == 0,
+            stride=across[0].stride,
         )
 
     def may_block(self, down: Phases, across: Phases) -> bool:

@@ -210,6 +210,7 @@ def algorithm_cycles(layer: Layer, tile: int, target: Target) -> float:
             block // lanes,
             unit=math.gcd(inputs, block_in),
             may_split=not layer.is_integer and inputs % 2 == 0,
+            stride=layer.stride,
         )
         cycles = layer.batch * conv_cycles(target, lanes, extents) * layer.computed_rows
         return cycles + layer.packing(target, lanes)

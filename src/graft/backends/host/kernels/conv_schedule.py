@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graft.backends.host.kernels.tile import balanced
-from graft.target.machine import MOST_CORES, Machine
+from graft.target.machine import LINE_BYTES, MOST_CORES, Machine
 from graft.target.register_tile import (
     EXPOSED,
     data_cycles,
@@ -78,6 +78,7 @@ class ConvExtents:
     unit: int = 0  # channels that blocks of the depth are multiples of; 0: there may be none
     asked_for: bool = False  # whether even the first slab's weights have been asked for ahead
     may_split: bool = False  # whether inputs may be taken in pairs
+    stride: int = 1  # pixels of the data between those of neighbouring columns
 
     @property
     def steps(self) -> int:
@@ -194,20 +195,29 @@ def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: _Tile) -> fl
     beside = pixels * extents.depth * _FLOAT + weights * steps * steps * slabs / max(1, every)
     incoming_weights = weight_cycles(machine, weights, weights * steps, beside)
     resumed = extents.depth // (block or extents.depth) - 1
+    share = 1.0  # of a job's tiles that weights come from beyond the first cache for
+    asking = 0.0  # cycles of loads in a step that ask for the next block's weights
     if block:
         lines, across = -(-extents.rows // rows), -(-extents.columns // columns)
         together = across / segments_of(lines * slabs, extents.columns // columns, True)
-        incoming_weights = stream_cycles(machine, weights, 0) / max(1.0, together)
+        incoming_weights, share = stream_cycles(machine, weights, 0), min(1.0, 1 / together)
+        if machine.fills_beside_loads:
+            incoming_weights, share = incoming_weights * share, 1.0
+        else:
+            asking = weights / LINE_BYTES * share / machine.vector_loads
     total, variants = 0.0, 0
     for height, lines in balanced(extents.rows, rows):
         for width, count in balanced(extents.columns, columns):
             pixels = height * width
-            # neighbouring kernel columns read the same data, which the first cache has by then
-            data = pixels * _FLOAT / extents.taps[1]
-            incoming = incoming_weights + data_cycles(machine, data)
-            incoming += written * pixels * vectors / steps
-            cycles = tile_cycles(machine, pixels, vectors, steps, incoming, ahead, split)
-            cycles += resumed * resume_cycles(machine, pixels, vectors * split)
+            # neighbouring kernel columns read the same data, which the first cache has by then,
+            # unless strides are as long as the kernel
+            data = pixels * _FLOAT * min(1.0, extents.stride / extents.taps[1])
+            near = data_cycles(machine, data) + written * pixels * vectors / steps
+            near += asking
+            cycles = resumed * resume_cycles(machine, pixels, vectors * split)
+            for part, incoming in ((share, near + incoming_weights), (1 - share, near)):
+                each = tile_cycles(machine, pixels, vectors, steps, incoming, ahead, split)
+                cycles += part * each
             total += lines * count * cycles
             variants += 1
     cycles = total * slabs * (1 + _VARIANT * (variants - 1))
