@@ -19,11 +19,12 @@ from graft.base.dtypes import DType
 from graft.base.errors import UserError
 from graft.byoc import Backend, JsonBackend, Limits, measure
 from graft.byoc.formats.onnx_model import to_onnx
+from graft.byoc.precision import UnitOption
 from graft.compiler import compile_options
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
-from graft.precision import CANDIDATES, Quantized, quantize
+from graft.precision import CANDIDATES, Quantized, _Trial, quantize
 from graft.quantize.confidence import OutputError
 from graft.quantize.data import DataWarning
 from graft.quantize.report import (
@@ -38,7 +39,7 @@ from graft.quantize.report import (
     UnitReport,
 )
 from graft.quantize.scheme import Scheme
-from graft.quantize.units import Unit
+from graft.quantize.units import Unit, find_units
 from graft.runtime.native import host_architecture
 from graft.stages import Imported, import_graph, optimize
 from graft.target.target import named_target
@@ -74,6 +75,22 @@ def test_promises(name: str, budget: float | str) -> None:
     times, errors = zip(*((one.seconds, one.error) for one in report.front), strict=True)
     assert list(errors) == sorted(errors)
     assert list(times) == sorted(times, reverse=True)
+
+
+def test_every_precision_has_its_reason() -> None:
+    unit, *_ = find_units(residual())
+    trial = object.__new__(_Trial)
+    for options, reason in (
+        (
+            {INTEGER: UnitOption(1.0, 0.5), BRAIN: UnitOption(3.0, 0.1)},
+            "no faster in bf16, and over",
+        ),
+        ({INTEGER: UnitOption(3.0, 0.1), BRAIN: UnitOption(3.0, 0.1)}, "no faster in int8 or bf16"),
+        ({INTEGER: UnitOption(1.0, 0.5)}, "its error alone is over the budget"),
+        ({INTEGER: UnitOption(1.0, 0.1)}, "the budget is better spent on other units"),
+    ):
+        costs = {FLOAT: UnitOption(2.0), **options}
+        assert trial._why_float(unit, costs, 0.2).startswith(reason)
 
 
 def test_all_on_integers() -> None:

@@ -536,7 +536,8 @@ class _Trial:
         if not within:
             return "its error alone is over the budget"
         if all(one.seconds >= cost[FLOAT].seconds for one in within.values()):
-            return f"no faster in {' or '.join(within)}"
+            over = [f", and over the budget in {name}" for name in narrow if name not in within]
+            return f"no faster in {' or '.join(within)}{''.join(over)}"
         return "the budget is better spent on other units"
 
     def _finished(
