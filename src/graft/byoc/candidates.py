@@ -203,7 +203,8 @@ class _Finder:
             if frozenset(nodes) in accepted:  # the same operands in another order
                 continue
             asked = self.as_match(entry, nodes, matched)
-            broken = self.broken(backend, nodes)
+            broken = self.escape(nodes) or torn_units(nodes, self.units)
+            broken = broken or self.pinned(backend.name, nodes)
             refusal = broken or self.why_not(backend, entry, asked)
             if refusal is None:
                 accepted.add(frozenset(nodes))
@@ -235,11 +236,6 @@ class _Finder:
                     f"'{entry.name}' of {backend.name} matches at %{value.name} in more than"
                     f" {MOST_MATCHES} ways"
                 )
-
-    def broken(self, backend: Backend, nodes: tuple[Node, ...]) -> Refusal | None:
-        """Why a backend is not even asked about a match."""
-        broken = self.escape(nodes) or torn_units(nodes, self.units)
-        return broken or self.pinned(backend.name, nodes)
 
     def why_not(self, backend: Backend, entry: Entry, asked: Match) -> Refusal | None:
         nodes = asked.nodes
