@@ -19,6 +19,8 @@ from graft.byoc.discover import Discovery, backend_named
 from graft.byoc.measure import sample
 from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
+from graft.ir.builder import Builder
+from graft.ir.types import tensor
 from graft.passes.duplicate_dequantize import duplicate_dequantize
 from graft.passes.pipeline import optimize
 from graft.runtime import loaders, onnx_session
@@ -186,6 +188,22 @@ def test_sums_that_overflow_with_their_bias(bias: int, is_taken: bool) -> None:
     assert any(one.backend == f"ort:{CPU}" for one in found.candidates) == is_taken
     reasons = {one.reason for refused in found.refusals.values() for one in refused}
     assert any("overflow 32 bits" in one for one in reasons) == (not is_taken)
+
+
+def test_a_bias_along_another_axis_than_the_outputs() -> None:
+    """Neither it nor the zero points of the weights have to be as many as the outputs."""
+    build = Builder()
+    one = build.constant(np.float32(0.1))
+    x = build("qnn.dequantize", build.input("x", tensor("int8", 3, 4)), one)
+    scales, zeros = build.constant(np.ones(4, np.float32)), build.constant(np.ones(4, np.int8))
+    weights = build.constant(np.ones((2, 4), np.int8))
+    dense = build("nn.dense", x, build("qnn.dequantize", weights, scales, zeros, axis=1))
+    bias = build("qnn.dequantize", build.constant(np.ones(3, np.int32)), one)
+    biased = build("nn.bias_add", dense, bias, axis=0)
+    zero = build.constant(np.int8(0))
+    graph = build.build(build("qnn.quantize", biased, one, zero, dtype="int8"))
+    reasons = find_candidates(graph, [Ort(CPU)]).refusals[graph.nodes[-1]]
+    assert any("ONNX Runtime counts a bias in steps" in refused.reason for refused in reasons)
 
 
 @pytest.mark.parametrize(("count", "is_taken"), [(1, True), (3, False)])
