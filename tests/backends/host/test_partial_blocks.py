@@ -173,3 +173,16 @@ def test_groups_that_do_not_fill_the_last_vector(channels: int, groups: int, mac
         machine,
         _image(1, 33, 9, 8),
     )
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_depthwise_integers(machine: str, dtype: str) -> None:
+    """Sums that start from what a zero point makes up for."""
+    net = _Net(2, 40, 9, 8)
+    weight = net.random.integers(-128, 128, (40, 1, 3, 3)).astype(dtype)
+    codes = net("cast", net("clip", net.x, a_min=0.0, a_max=255.0), dtype="uint8")
+    operands = codes, net.build.constant(weight), net.build.constant(np.uint8(7))
+    sums = net("qnn.conv2d", *operands, groups=40, padding=(1, 1, 1, 1))
+    graph = net.build.build(net("cast", sums, dtype="float32"))
+    _check(graph, machine, np.abs(_image(2, 40, 9, 8)) * 90)

@@ -24,7 +24,12 @@ from graft.backends.host.kernels.image import (
     unfit_epilogue,
     vector_lanes,
 )
-from graft.backends.host.kernels.integer_weights import starts, taken_off, zero_point_of
+from graft.backends.host.kernels.integer_weights import (
+    in_blocks,
+    starts,
+    taken_off,
+    zero_point_of,
+)
 from graft.backends.host.kernels.tile import Tile, balanced
 from graft.backends.host.storage import Storage, covers
 from graft.base.dims import Dim
@@ -201,7 +206,7 @@ class DepthwiseWriter(ImageWriter):
             return None
         block = self.result.block
         return parameters.packed(
-            self.anchor.args[1], lambda array: starts(array, less).reshape(-1, block), "begin"
+            self.anchor.args[1], lambda array: in_blocks(starts(array, less), block), "begin"
         )
 
     def body(self) -> Stmt:

@@ -30,6 +30,7 @@ from graft.backends.host.kernels.image import no_image, unfit_epilogue, vector_l
 from graft.backends.host.kernels.integer_weights import (
     QUAD,
     bias_behind,
+    in_blocks,
     starts,
     taken_off,
     unsigned,
@@ -162,8 +163,7 @@ class ByteDepthwiseWriter(DepthwiseWriter):
             self.summed = bias.output
 
         def pack(array: Array, added: Array | None = None) -> Array:
-            first = starts(array, less, added)
-            return np.pad(first, (0, -len(first) % block)).reshape(-1, block)
+            return in_blocks(starts(array, less, added), block)
 
         more = () if bias is None else (bias.args[1],)
         if not less and not more:

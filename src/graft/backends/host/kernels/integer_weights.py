@@ -52,6 +52,11 @@ def starts(weight: Array, less: int, bias: Array | None = None) -> Array:
     return first
 
 
+def in_blocks(first: Array, block: int) -> Array:
+    """Numbers of each output as [blocks, block], with zeros up to a whole block."""
+    return np.pad(first, (0, -len(first) % block)).reshape(-1, block)
+
+
 def bias_behind(group: Group, anchor: Node) -> Node | None:
     """The addition of a constant per channel to the sums of a convolution, if that is all that is
     done to them: they can start from it."""
