@@ -45,7 +45,7 @@ class Ort(OnnxBackend):
         return [one for one in entries if (self.provider, one[0]) not in _INACCURATE]
 
     def supports(self, match: Match) -> Refusal | None:
-        reason = overflowing(match) or _mistake(match) or super().supports(match)
+        reason = _mistake(match) or super().supports(match) or overflowing(match)
         return reason or not_compiled(self, match)
 
     def compile_model(self, model: onnx.ModelProto) -> bytes:

@@ -62,10 +62,11 @@ def overflowing(match: Match) -> Refusal | None:
         codes, *parameters = makers[layer.args[1]].args
         weights, bias = (match.constants[one] for one in (codes, makers[node.args[1]].args[0]))
         zero = match.constants[parameters[1]].astype(np.int64) if parameters[1:] else np.zeros(1)
-        rows = weights.astype(np.int64).reshape(len(weights), -1)
+        wide, inner = weights.astype(np.int64), tuple(range(1, weights.ndim))
         # one zero point is taken away; several may lie along any axis, as a bias may
-        distances = np.abs(rows - zero.item()) if zero.size == 1 else np.abs(rows) + abs(zero).max()
-        products = 255 * distances.sum(1).max(initial=0)
+        is_one, farthest = zero.size == 1, np.abs(zero).max(initial=0)
+        distances = np.abs(wide - zero.item()) if is_one else np.abs(wide) + farthest
+        products = 255 * distances.sum(inner).max(initial=0)
         largest = int(products + np.abs(bias.astype(np.int64)).max(initial=0))
         if largest >= 1 << 31:
             return Refusal(f"sums of up to {largest:,} overflow 32 bits", node)
