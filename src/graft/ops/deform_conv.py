@@ -3,7 +3,8 @@
 Data [batch, channels, height, width], an offset (down, then right) for every element of every
 window, the weight [outputs, channels / groups, ...] and optionally a factor (mask) per element
 enter; [batch, outputs, ...] leaves. Positions between elements are interpolated bilinearly, with
-zeros all around the data.
+zeros all around the data. `nn.deformable_windows` gives what the windows read, from which a
+convolution of single pixels makes the same results.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.base.dtypes import Array, DType
+from graft.ir.attrs import Ints
 from graft.ir.op import Kind, Work, traffic
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, call, cast, maximum, minimum, select, term
@@ -28,6 +30,7 @@ from graft.ops import expression as te
 from graft.ops.conv import ConvAttrs, check_groups
 from graft.ops.rules import operator, ranked_shape, require, require_same_dim, same_dtype
 from graft.ops.window import (
+    WindowAttrs,
     check_kernel,
     check_window,
     fixed_counts,
@@ -42,6 +45,35 @@ _FLOPS_PER_SAMPLE = 8
 @dataclass(frozen=True, slots=True)
 class DeformableConvAttrs(ConvAttrs):
     deformable_groups: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeformableWindowsAttrs(WindowAttrs):
+    kernel_size: Ints = ()
+    deformable_groups: int = 1
+
+
+def _windows_type(
+    attrs: DeformableWindowsAttrs, data: TensorType, offset: TensorType, mask: TensorType | None
+) -> TensorType:
+    dtype = same_dtype(data, offset, mask)
+    require(dtype.is_float, f"wants floating-point operands, not {dtype}")
+    check_window(attrs, 2)
+    batch, channels, *extents = ranked_shape(data, 4, "the data")
+    check_groups(attrs.deformable_groups, channels=channels)
+    check_kernel(attrs.kernel_size)
+    counts = window_counts(attrs, extents, attrs.kernel_size)
+    positions = product(attrs.kernel_size) * attrs.deformable_groups
+    _check_places(offset, "the offset", (batch, positions * 2, *counts))
+    if mask is not None:
+        _check_places(mask, "the mask", (batch, positions, *counts))
+    return TensorType(dtype, (batch, channels * product(attrs.kernel_size), *counts))
+
+
+def _windows_work(
+    _attrs: DeformableWindowsAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
+) -> Work:
+    return Work(0, outs[0].size * _FLOPS_PER_SAMPLE, traffic(ins, outs))
 
 
 def _deformable_type(
@@ -85,7 +117,7 @@ def _deformable_work(
     return Work(macs, samples * _FLOPS_PER_SAMPLE, traffic(ins, outs))
 
 
-def _grid(attrs: DeformableConvAttrs, kernel: Sequence[int], counts: Sequence[int]) -> Array:
+def _grid(attrs: WindowAttrs, kernel: Sequence[int], counts: Sequence[int]) -> Array:
     """Where undeformed windows read: [2, 1, kernel..., position...]."""
     axes = []
     for axis in range(2):
@@ -138,15 +170,44 @@ def _deformable_conv(
     attrs: DeformableConvAttrs, data: Array, offset: Array, weight: Array, mask: Array | None
 ) -> Array:
     """Convolution that reads its data at places moved by an offset."""
-    dtype = data.dtype
-    computed_in = np.float64 if dtype == np.float64 else np.float32
-    kernel, groups, parts = weight.shape[2:], attrs.groups, attrs.deformable_groups
-    counts = fixed_counts(attrs, data.shape[2:], kernel)
+    groups, outputs = attrs.groups, weight.shape[0]
+    samples = _sampled(attrs, weight.shape[2:], data, offset, mask)
+    matrix = weight.astype(samples.dtype, copy=False)
+    matrix = matrix.reshape(groups, outputs // groups, math.prod(weight.shape[1:]))
+    batch, counts = data.shape[0], samples.shape[2:]
+    columns = samples.reshape(batch, groups, matrix.shape[2], math.prod(counts))
+    result: Array = np.matmul(matrix, columns).reshape(batch, outputs, *counts)
+    return result.astype(data.dtype, copy=False)
+
+
+@operator(
+    "nn.deformable_windows",
+    "data offset mask?",
+    _windows_type,
+    attrs=for_rank(DeformableWindowsAttrs, 2),
+    work=_windows_work,
+)
+def _deformable_windows(
+    attrs: DeformableWindowsAttrs, data: Array, offset: Array, mask: Array | None
+) -> Array:
+    """What a deformable convolution reads: channels times the elements of a window as channels."""
+    return _sampled(attrs, attrs.kernel_size, data, offset, mask).astype(data.dtype, copy=False)
+
+
+def _sampled(
+    attrs: DeformableConvAttrs | DeformableWindowsAttrs,
+    kernel: tuple[int, ...],
+    data: Array,
+    offset: Array,
+    mask: Array | None,
+) -> Array:
+    """[batch, channels * taps, ...], in float32 or wider."""
+    computed_in = np.float64 if data.dtype == np.float64 else np.float32
+    parts, counts = attrs.deformable_groups, fixed_counts(attrs, data.shape[2:], kernel)
     positions = (parts, *kernel, *counts)
     grid = _grid(attrs, kernel, counts).astype(computed_in)
-    matrix = weight.astype(computed_in, copy=False)
-    matrix = matrix.reshape(groups, weight.shape[0] // groups, math.prod(weight.shape[1:]))
-    result = np.empty((data.shape[0], weight.shape[0], *counts), dtype)
+    channels = data.shape[1] * math.prod(kernel)
+    result = np.empty((data.shape[0], channels, *counts), computed_in)
     for image in range(data.shape[0]):
         shifts = offset[image].astype(computed_in).reshape(parts, *kernel, 2, *counts)
         coordinates = grid + np.moveaxis(shifts, 3, 0)
@@ -155,8 +216,7 @@ def _deformable_conv(
         samples = _interpolated(pixels, coordinates)
         if mask is not None:
             samples *= mask[image].astype(computed_in).reshape(parts, 1, *positions[1:])
-        columns = samples.reshape(groups, matrix.shape[2], math.prod(counts))
-        result[image] = np.matmul(matrix, columns).reshape(result.shape[1:])
+        result[image] = samples.reshape(result.shape[1:])
     return result
 
 
@@ -175,20 +235,8 @@ def _express_deformable_conv2d(
     if 0 in (height, width):
         return te.Unexpressed("there is nothing to sample in an empty image")
     shape = out.shape
-    area, per_part = kernel[0] * kernel[1], max(count // attrs.deformable_groups, 1)
-    at = _positions(attrs, offset, (kernel[1], shape[2:], (height, width)), out.name, wide)
-
-    def sample(image: Term, channel: Term, tap: Term, row: Term, column: Term) -> Term:
-        entry = channel // per_part * area + tap
-        result = _interpolate(
-            (height, width),
-            [te.read(one, [image, entry, row, column]) for one in at],
-            lambda y, x: cast(wide, te.read(data, [image, channel, y, x])),
-        )
-        if mask is None:
-            return result
-        return result * cast(wide, te.read(mask, [image, entry, row, column]))
-
+    area = kernel[0] * kernel[1]
+    sample = _sample(attrs, out.name, (data, offset, mask), kernel, shape)
     samples = te.by_index(f"{out.name}_samples", [batch, count, area, *shape[2:]], sample)
 
     def element(image: Term, output: Term, row: Term, column: Term) -> Reduce:
@@ -202,7 +250,51 @@ def _express_deformable_conv2d(
     return out.of(lambda *at: cast(out.dtype, te.read(total, at)))
 
 
+@te.expresses("nn.deformable_windows")
+def _express_deformable_windows(
+    attrs: Any, out: te.Out, data: Tensor, offset: Tensor, mask: Tensor | None
+) -> te.Results:
+    """The samples, with the elements of a window innermost among the channels."""
+    if 0 in te.sizes(data)[2:]:
+        return te.Unexpressed("there is nothing to sample in an empty image")
+    te.numbers(te.sizes(data)[1:2], "the channels")
+    area, dtype = math.prod(attrs.kernel_size), out.dtype
+    sample = _sample(attrs, out.name, (data, offset, mask), attrs.kernel_size, out.shape)
+    return out.of(
+        lambda image, entry, *at: cast(dtype, sample(image, entry // area, entry % area, *at))
+    )
+
+
 _Extents = tuple[AnyDim, ...]
+
+
+def _sample(
+    attrs: Any,
+    name: str,
+    operands: tuple[Tensor, Tensor, Tensor | None],
+    kernel: Sequence[int],
+    shape: _Extents,
+) -> Callable[..., Term]:
+    """What a tap of a window reads, by image, channel, tap, row and column of the result."""
+    data, offset, mask = operands
+    wide = te.accumulated_in(data.dtype)
+    height, width = te.sizes(data)[2:]
+    (count,) = te.numbers(te.sizes(data)[1:2], "the channels")
+    area, per_part = kernel[0] * kernel[1], max(count // attrs.deformable_groups, 1)
+    at = _positions(attrs, offset, (kernel[1], shape[2:], (height, width)), name, wide)
+
+    def sample(image: Term, channel: Term, tap: Term, row: Term, column: Term) -> Term:
+        entry = channel // per_part * area + tap
+        result = _interpolate(
+            (height, width),
+            [te.read(one, [image, entry, row, column]) for one in at],
+            lambda y, x: cast(wide, te.read(data, [image, channel, y, x])),
+        )
+        if mask is None:
+            return result
+        return result * cast(wide, te.read(mask, [image, entry, row, column]))
+
+    return sample
 
 
 def _positions(

@@ -92,6 +92,18 @@ def _scattered() -> list[Case]:
         case("tensor_scatter", i8(3, 5, 2), i8(3, 4, 2), i64(3), mode="circular", low=0),
         case("nn.deformable_conv2d", f32(2, 4, 6, 5), f32(2, 18, 4, 3), f32(3, 4, 3, 3)),
         case(
+            "nn.deformable_windows",
+            f32(1, 4, 6, 7),
+            f32(1, 16, 3, 4),
+            f32(1, 8, 3, 4),
+            kernel_size=(2, 2),
+            deformable_groups=2,
+            strides=(2, 2),
+            padding=(0, 1, 1, 1),
+            low=-1.5,
+            high=1.5,
+        ),
+        case(
             "nn.deformable_conv2d",
             f32(1, 4, 6, 7),
             f32(1, 16, 3, 4),

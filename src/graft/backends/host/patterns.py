@@ -15,7 +15,11 @@ from graft.rewrite.pattern import Pattern, is_op, wildcard
 # any region. The result of `nonzero` has a data-dependent size, which regions must not have.
 # Models that are tables (of trees, labels, n-grams) have tests of their own.
 _SUPPRESSION = "vision.bounded_non_max_suppression"
-_INTERNAL = {"bounded_unique", "nn.channel_norm", "nn.recurrence", "out_of_range", _SUPPRESSION}
+_WINDOWS = "nn.deformable_windows"
+_INTERNAL = {
+    *("bounded_unique", "nn.channel_norm", "nn.recurrence", "out_of_range"),
+    *(_SUPPRESSION, _WINDOWS),
+}
 _CONSTANT = {"arange", "eye", "full", "mel_weight_matrix", "shape_of"}
 _UNSIZED = {"nonzero"}
 _TABLES = {"ml.label_map", "ml.tree_ensemble", "nlp.tfidf"}

@@ -18,6 +18,7 @@ from graft.backends.host.passes.move_modulation import move_modulation
 from graft.backends.host.passes.normalize_images import normalize_images
 from graft.backends.host.passes.recognize_layouts import recognize_layouts
 from graft.backends.host.passes.sink_reshapes import sink_reshapes
+from graft.backends.host.passes.split_deformable import split_deformable
 from graft.backends.host.passes.split_recurrent import split_recurrent
 from graft.backends.host.passes.strength_reduction import strength_reduction
 from graft.backends.host.passes.use_halves import use_halves
@@ -42,6 +43,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
     narrow = (nibbles, use_integers, halves)
     early = (
         split,
+        split_deformable,
         widen_halves,
         *narrow,
         move_modulation,
