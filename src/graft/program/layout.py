@@ -127,7 +127,7 @@ class Segment(IntEnum):
     SHARING = 23  # a `Sharing`
     RUNS = 24  # so far, until one thread alone has been measured; then of the attempt to share
     ALONE_SECONDS = 25  # nanoseconds that one thread takes; 0: not measured
-    ALONE_WORK = 26  # for this much work
+    ALONE_WORK = 26  # for this much work, in units of the driver's
     RETRY = 27  # the time (monotonic, nanoseconds) from which sharing is tried again
     BACKOFF = 28  # nanoseconds between two attempts
 

@@ -24,10 +24,9 @@ _RECORD_BYTES = 40
 _FURTHER = 40  # each further thread adds this part of what two cost
 _CALL_WORK = 500_000  # what a call of a kernel counts at least towards an interruption
 
-# Sharing is compared with one thread for segments of less work than this (some 30 ms), so that
-# nanoseconds times work fit into a word. Long kernels lose little on a busy core: its thread's
-# iterations are claimed by the others.
-_COMPARED_WORK, _COMPARED_SECONDS = 1 << 33, 1 << 29
+# Sharing is compared with one thread for segments of less work than this: some 0.1 s alone, which
+# the first runs take. The reference's work is in units of 4096, times seconds it fits into a word.
+_COMPARED_WORK, _COMPARED_SECONDS, _WORK_BITS = 1 << 35, 1 << 33, 12
 # Runs until caches are warm and threads awake; then some are made alone, the best of which counts.
 _WARM_RUNS, _ALONE_RUNS = 4, 2
 _MEASURED = _WARM_RUNS + _ALONE_RUNS
@@ -215,7 +214,7 @@ def _compare() -> str:
     segment = code["segment"]
     now = code.call("graft.now")
     took = _at_most(code, now - code["begin"], _COMPARED_SECONDS)
-    total = word_of(code, segment, Segment.TOTAL) + 1
+    total = (word_of(code, segment, Segment.TOTAL) >> _WORK_BITS) + 1
     alone = word_of(code, segment, Segment.ALONE_SECONDS)
     is_new = alone.is_("eq", 0)
     work = is_new.choose(1, word_of(code, segment, Segment.ALONE_WORK))
