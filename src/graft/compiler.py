@@ -72,29 +72,39 @@ def compile(
 ) -> Module:
     """Compile a model: a path, bytes, a `ModelProto`, a graph, or an early stage of one.
 
-    `target` names the backends to use; the host is always one of them. `strict` refuses to run any
-    operator on the reference evaluator. `threads` is how many threads native code and backends that
-    can be told use, by default one per core. `machine` names the machine that native code is for;
-    a module for one with instructions that this one lacks can be saved, but neither run here nor
-    quantised. `accuracy="strict"` rules out algorithms that trade accuracy for speed within a
-    stated bound, as Winograd's. With `precision="int8"` all layers that can be are quantised, with
-    "auto" those that pay within the `budget`: a relative error of the outputs (0.05 by default) or
-    "top1=0.99". Both calibrate on `data`, a folder or an iterable of samples; "random" makes some
-    up. "bf16" and "fp16" compute what is faster so in 16 bits. `shapes` gives sizes of symbolic
-    dims ({"batch": [1, 8]}) that get variants of their own. `strict_import` refuses what ONNX
-    Runtime puts up with, and else gives a `ModelWarning`.
+    Host code and numerics:
 
-    The rest is about other backends than the host. `pins` fix nodes to a backend ("layer4/*=host")
-    or keep them off it ("conv1=!onednn"); `plan` replays a plan instead of choosing one within
-    `time_limit` seconds. The chosen plan is run against the host alone and against everything
-    offloaded, with `measure` against all plans that were priced, and the fastest is kept. `check`
-    compares every region with the host; what fails goes back to the host, unless it is pinned
-    elsewhere, which is an error. `fallback` says what happens when a region fails later: "host"
-    (the default; asked for, it also covers failing pins) or "error". `deadline` is how many seconds
-    a backend has for an answer, by default 60, once a region has run 100 times what that took.
-    `verify="sample"` compares first runs and some later ones with the host's, "always" all, "off"
-    none. `isolation="process"` runs backends in processes of their own, all or by name
-    ({"mynpu": "process"}). `report` is told of each stage (`report=print` shows them)."""
+    - `target`: the backends to use, in any order; the host is always one of them.
+    - `strict`: refuse to run any operator on the reference evaluator.
+    - `threads`: threads of native code, and of backends that take a number; default one per core.
+    - `machine`: the machine to generate code for. A module for instructions that this machine lacks
+      can be saved, but neither run nor quantised here.
+    - `accuracy`: "strict" rules out algorithms that trade accuracy for speed, such as Winograd's.
+    - `precision`: "int8" quantises all layers that support it, "auto" those that pay off within
+      `budget`; "bf16" and "fp16" compute in 16 bits what is faster so.
+    - `data`: a folder or an iterable of samples to calibrate on, or "random".
+    - `budget`: the relative error that outputs may have (default 0.05), or "top1=0.99".
+    - `shapes`: sizes of symbolic dims to compile specialised variants for: {"batch": [1, 8]}.
+    - `strict_import`: reject models with mistakes that ONNX Runtime tolerates, instead of warning.
+    - `report`: called with each stage and its progress; `report=print` shows them.
+
+    Accelerators:
+
+    - `pins`: nodes that must run on a backend ("layer4/*=host") or must not ("conv1=!onednn").
+    - `plan`: an earlier plan to repeat, instead of choosing one within `time_limit` seconds.
+    - `measure`: time every plan end to end, not only the chosen one, the host alone, and everything
+      offloaded. The fastest is kept in either case.
+    - `check`: compare every region with the host. A region that differs moves to the host; if it is
+      pinned, that is an error.
+    - `fallback`: what happens if a region fails at run time: "host" re-runs it there (the default;
+      if given explicitly, failing pinned regions move to the host, too), "error" raises.
+    - `deadline`: seconds that a call of a region may take; by default 60 at first, then 100 times
+      its longest run so far, at least 10.
+    - `verify`: "sample" compares the first runs and some later ones with the host, "always" all of
+      them, "off" none.
+    - `isolation`: "process" runs backends in processes of their own: all, or by name
+      ({"mynpu": "process"}).
+    """
     settings = Settings(threads, machine, Accuracy.named(accuracy), report)
     placing = {"pins": pins, "plan": plan, "measure": measure, "time_limit": time_limit}
     guarding = {"policy": Policy(fallback or "host", deadline, verify), "check": check}
