@@ -6,9 +6,8 @@
 Of each network: Graft with every unit in 8 bits, and with `auto` within 5 % and 1 % of error; ONNX
 Runtime's static quantiser; NNCF's, run by OpenVINO; and the float model in all three. All
 calibrate on the same random images. Errors are relative ones of the outputs, on images that none
-has seen, each in its own runtime; detectors' outputs cannot be compared, and what stands there is
-what `graft quantize` measures at their heads. All contenders of a network are timed in turns, each
-in a process of its own, as `graft bench` does.
+has seen, each in its own runtime; detectors' outputs cannot be compared, but their heads can. All
+contenders of a network are timed in turns, each in a process of its own, as `graft bench` does.
 
 Every finished network is kept in build/quantized/precision.json at once: after an interruption
 `--resume` measures the rest. `--networks` measures some again and keeps what is recorded of others.
@@ -51,6 +50,7 @@ from benchmarks.precision_files import (
     runner,
     unseen,
 )
+from benchmarks.precision_heads import HeadNames
 from benchmarks.quantized import FOLDER, float_file
 from graft.byoc.cores import Watch
 from graft.cli.arrays import write_data
@@ -126,8 +126,7 @@ def _row(network: str, options: argparse.Namespace) -> Json:
         say(f"  file of {name}")
         with said(row, name):
             files[name] = make(network)
-    if network not in DETECTORS:
-        add_errors(row, files, (*GRAFT_OPTIONS, *PEERS_INT8))
+    add_errors(row, files, (*GRAFT_OPTIONS, *PEERS_INT8))
     if not options.errors_only:
         add_times(row, files, options)
     return row
@@ -156,18 +155,21 @@ def said(row: Json, name: str) -> Iterator[None]:
 def add_errors(
     row: Json, files: Mapping[str, Path], names: Sequence[str], machine: str = HOST
 ) -> None:
-    """The relative error of some files' outputs, each in its own runtime; Graft's code is for the
-    `machine`."""
-    given = list(unseen(row["network"], CHECKED))
-    run = runner("onnxruntime", files[GRAFT])
-    exact = [run(feeds) for feeds in given]
+    """The relative error of some files' outputs, or detectors' heads, each in its own runtime;
+    Graft's code is for the `machine`."""
+    heads = HeadNames.of(files[GRAFT]) if row["network"] in DETECTORS else HeadNames()
+    run = runner("onnxruntime", heads.observed(files[GRAFT]))
+    known = [(feeds, run(feeds)) for feeds in unseen(row["network"], CHECKED)]
+    samples = [({**feeds, **heads.choices(results)}, results) for feeds, results in known]
     for name in names:
         if name in files:
             say(f"  error of {name}")
             with said(row, name):
-                error, run = OutputError(), runner(name, files[name], machine)
-                for feeds, outputs in zip(given, exact, strict=True):
-                    error.add(outputs, run(feeds))
+                error = OutputError()
+                run = runner(name, heads.compared(files[name], samples[0][0]), machine)
+                for feeds, exact in samples:
+                    outputs = run(feeds)
+                    error.add(exact[: len(outputs)], outputs)
                 row["errors"][name] = error.relative if math.isfinite(error.relative) else None
 
 
@@ -233,7 +235,7 @@ def sections(record: Record) -> Iterator[Section]:
     rows = record.data
     intro = (
         f"{Setting().described(record.made.threads)}; all calibrated on {SAMPLES} random images,"
-        f" errors on {CHECKED} others (detectors: at their heads, of Graft alone)."
+        f" errors on {CHECKED} others (detectors: at their heads)."
     )
     made = paragraph(str(record.made))
     yield Section(DOCUMENT, "precision", [*paragraph(intro), "", *_tables(rows), "", *made])
@@ -262,8 +264,10 @@ def _unit_count(row: Json) -> str:
 
 
 def error_cell(row: Json, name: str) -> str:
+    """The error on unseen images or, in records without it, on those that `graft quantize` had set
+    aside."""
     error = row["errors"].get(name)
-    if row["network"] in DETECTORS and name in row["reports"]:
+    if error is None and name in row["reports"]:
         error = row["reports"][name]["quality"]["error"]
     return MISSING if error is None else f"{error:.2%}"
 

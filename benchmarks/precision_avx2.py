@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import DETECTORS, ONNXRUNTIME, Benchmark, Json, Record, Section
+from benchmarks.harness import ONNXRUNTIME, Benchmark, Json, Record, Section
 from benchmarks.limited import LEVEL, limited
 from benchmarks.network_tables import Setting
 from benchmarks.pages import DOCUMENT, paragraph, table
@@ -69,8 +69,7 @@ def _row(network: str, options: argparse.Namespace) -> Json:
             quantized_by_graft(network, arguments, name, options.threads)
         )
         files[AUTO] = graft_file(network, name)
-    if network not in DETECTORS:
-        add_errors(row, files, (AUTO,), LEVEL)
+    add_errors(row, files, (AUTO,), LEVEL)
     if not options.errors_only:
         files |= dict.fromkeys(PEERS, plain)
         add_times(row, files, options, {"machine": LEVEL}, limited)

@@ -81,7 +81,7 @@ PEER_FILES: dict[str, Callable[[str], Path]] = {
 Infer = Callable[[Any], list[Any]]
 
 
-def runner(contender: str, path: Path, machine: str = HOST) -> Infer:
+def runner(contender: str, path: Path | bytes, machine: str = HOST) -> Infer:
     """A file as a function of the inputs by name, for errors; Graft's code is for the machine."""
     if contender.startswith("graft"):
         import graft
