@@ -85,6 +85,19 @@ def test_the_faster_way_is_kept(faster: int, monkeypatch: pytest.MonkeyPatch) ->
     assert (len(described.nodes) == 1) == (faster == COOPERATIVE)
 
 
+def test_other_work_on_the_gpu_does_not_decide_between_ways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disturbed = iter([5.0] * 5)  # the first rounds of the graph
+
+    def seconds(launches: Sequence[Launched]) -> float:
+        is_persistent = bool(launches) and launches[0].attribute == COOPERATIVE
+        return 3.0 if is_persistent else next(disturbed, 2.0)
+
+    install(FakeDriver(seconds), monkeypatch)
+    assert len(unpack(Cuda().compile(REGION)).nodes) > 1
+
+
 def test_a_persistent_kernel_that_does_not_fit_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

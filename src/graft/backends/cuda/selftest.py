@@ -28,8 +28,10 @@ from graft.backends.cuda.plan import RegionPlan, plan_region
 from graft.backends.cuda.problem import Product
 from graft.backends.cuda.tune import tune
 from graft.base.dtypes import Array
+from graft.base.progress import Stage
 from graft.byoc.contract import Limits
 from graft.byoc.kit.conformance import conformance
+from graft.byoc.kit.report import Report
 from graft.byoc.region import for_backend
 from graft.frontends.onnx.importer import import_model
 from graft.frontends.onnx.reader import write_filled
@@ -120,15 +122,26 @@ def profile_phases(
 
 
 def check_kit(kind: type[Cuda], examples: int) -> int:
-    """The author's kit in every precision, by each way; gives the number of failures."""
-    failures = 0
-    for precision, way in itertools.product(PRECISIONS, WAYS):
-        report = conformance(backend_for(precision, kind, way), examples)
-        tried = sum(pattern.accepted for pattern in (*report.patterns, report.combined))
-        print(f"kit, {precision}, {way}: {tried} graphs, {len(report.failures)} failures")
-        print("\n".join(map(str, report.failures)), flush=True)
-        failures += len(report.failures)
+    """The author's kit in every precision, by each way; gives the number of failures.
+
+    Most of the time is spent compiling, so that each has a process of its own."""
+    cases, failures = list(itertools.product(PRECISIONS, WAYS)), 0
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        jobs = [pool.submit(_kit_report, kind, examples, *case) for case in cases]
+        for job, case in zip(jobs, cases, strict=True):
+            report = job.result()
+            tried = sum(pattern.accepted for pattern in (*report.patterns, report.combined))
+            print(f"kit, {', '.join(case)}: {tried} graphs, {len(report.failures)} failures")
+            print("\n".join(map(str, report.failures)), flush=True)
+            failures += len(report.failures)
     return failures
+
+
+def _kit_report(kind: type[Cuda], examples: int, precision: str, way: str) -> Report:
+    def progress(stage: Stage) -> None:
+        print(f"kit, {precision}, {way}: {stage}", file=sys.stderr, flush=True)
+
+    return conformance(backend_for(precision, kind, way), examples, progress=progress)
 
 
 def products_of(path: Path, precision: str) -> list[Product]:
