@@ -7,7 +7,8 @@ are hoisted out of it, and loops are split or shortened where a branch depends o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from graft.base.polynomials import symbol_atom
@@ -18,17 +19,21 @@ from graft.loop.simplify import simplify
 from graft.loop.traverse import (
     accesses,
     block,
+    children,
     loads_in,
     map_expr,
     map_stmt,
+    operands_first,
     reads_memory,
     variables,
-    walk_expr,
     walk_stmt,
+    with_children,
     with_statements,
 )
 
 Change = Callable[[ir.Stmt, Context], ir.Stmt]
+# Copies of a store, above which loads are clamped instead of being put under branches.
+_MOST_BRANCHES = 32
 
 
 def rewrite(stmt: ir.Stmt, context: Context, change: Change) -> ir.Stmt:
@@ -102,63 +107,80 @@ def branch_on_selects(stmt: ir.Stmt, context: Context) -> ir.Stmt:
 def _to_branch(store: ir.Store, context: Context, lanes: set[str]) -> ir.Stmt:
     if store.condition is not None:
         context = context.assume(store.condition)
-    choice = next(
-        (
-            node
-            for node in walk_expr(store.value)
-            if isinstance(node, ir.Select) and _unsafe_loads(node, context)
-        ),
-        None,
-    )
-    if choice is None:
+    choices = _unsafe_selects(store.value, context)
+    if not choices:
         return store
 
     def with_value(value: ir.Expr, inner: Context) -> ir.Stmt:
-        changed = map_expr(lambda e: value if e == choice else e, store.value)
-        return _to_branch(replace(store, value=simplify(changed, inner)), inner, lanes)
+        return _to_branch(replace(store, value=simplify(value, inner)), inner, lanes)
 
-    if variables(choice.condition) & lanes:
-        return _clamped_store(store, choice, context, with_value)
-    otherwise = with_value(choice.no, context)
-    result = with_value(choice.yes, context.assume(choice.condition))
+    choice = choices[0]
+    if variables(choice.condition) & lanes or _branches(choices, context) > _MOST_BRANCHES:
+        return _clamped_store(store, choices, context, with_value)
+
+    def side(chosen: ir.Expr, inner: Context) -> ir.Stmt:
+        return with_value(map_expr(lambda e: chosen if e == choice else e, store.value), inner)
+
+    otherwise = side(choice.no, context)
+    result = side(choice.yes, context.assume(choice.condition))
     for condition in reversed(conjuncts(choice.condition)):
         result = ir.If(condition, result, otherwise)
     return result
 
 
+def _unsafe_selects(value: ir.Expr, context: Context) -> list[ir.Select]:
+    """The outermost selects with loads that may be out of bounds."""
+    choices, pending, visited = dict[ir.Select, None](), [value], set[int]()
+    while pending:
+        node = pending.pop()
+        if id(node) in visited:
+            continue
+        visited.add(id(node))
+        if isinstance(node, ir.Select) and _unsafe_loads(node, context):
+            choices[node] = None
+        else:
+            pending += reversed(children(node))
+    return list(choices)
+
+
+def _branches(choices: Sequence[ir.Select], context: Context) -> int:
+    """How many stores there are once these selects are branches.
+
+    Those side by side multiply: four corners of an image with four bounds each make 625."""
+
+    def within(value: ir.Expr) -> int:
+        return _branches(_unsafe_selects(value, context), context)
+
+    return math.prod(
+        within(one.yes) + len(conjuncts(one.condition)) * within(one.no) for one in choices
+    )
+
+
 def _clamped_store(
     store: ir.Store,
-    choice: ir.Select,
+    choices: Sequence[ir.Select],
     context: Context,
     with_value: Callable[[ir.Expr, Context], ir.Stmt],
 ) -> ir.Stmt:
     """The store with out-of-bounds loads clamped, guarded against empty buffers."""
-    unsafe = _unsafe_loads(choice, context)
-    result: ir.Stmt = replace(
-        store, value=map_expr(lambda e: _clamped(e, unsafe, context), store.value)
-    )
+    unsafe = list(dict.fromkeys(load for one in choices for load in _unsafe_loads(one, context)))
+    result: ir.Stmt = replace(store, value=_clamped(store.value, set(unsafe), context))
     for extent in dict.fromkeys(extent for load in unsafe for extent in load.buffer.extents):
         if not context.at_most(ONE, extent):
             some = simplify(ir.Compare(ir.CompareKind.LESS, ZERO, extent), context)
-            empty = [load for load in unsafe if extent in load.buffer.extents]
-            result = ir.If(some, result, with_value(_readable(choice, empty), context))
+            empty = {load.buffer for load in unsafe if extent in load.buffer.extents}
+            result = ir.If(some, result, with_value(_without(empty, store.value), context))
     return result
 
 
-def _readable(choice: ir.Select, empty: list[ir.Load]) -> ir.Expr:
-    """The select without the sides that load from empty buffers; where both do, the result is
-    never used and any value will do."""
-
-    def reads(expr: ir.Expr) -> bool:
-        return any(load in empty for load in loads_in(expr))
+def _without(empty: set[ir.Buffer], value: ir.Expr) -> ir.Expr:
+    """The value with zeros for loads from buffers that are empty: no select chooses them."""
 
     def change(expr: ir.Expr) -> ir.Expr:
-        if not isinstance(expr, ir.Select) or reads(expr.yes) == reads(expr.no):
-            return expr
-        return expr.no if reads(expr.yes) else expr.yes
+        reads = isinstance(expr, ir.Load) and expr.buffer in empty
+        return ir.Const(0, expr.dtype) if reads else expr
 
-    rest = map_expr(change, choice)
-    return choice.no if reads(rest) else rest
+    return map_expr(change, value)
 
 
 def conjuncts(condition: ir.Expr) -> list[ir.Expr]:
@@ -185,17 +207,24 @@ def _unsafe_loads(choice: ir.Select, context: Context) -> list[ir.Load]:
     ]
 
 
-def _clamped(expr: ir.Expr, unsafe: list[ir.Load], context: Context) -> ir.Expr:
-    if not isinstance(expr, ir.Load) or expr not in unsafe:
-        return expr
-    indices = []
-    for index, extent in zip(expr.indices, expr.buffer.extents, strict=True):
-        if _is_safe(index, extent, context):
-            indices.append(index)
-            continue
-        highest = ir.Binary(ir.BinaryKind.MINIMUM, index, add(extent, ir.Const(-1)))
-        indices.append(simplify(ir.Binary(ir.BinaryKind.MAXIMUM, highest, ZERO), context))
-    return replace(expr, indices=tuple(indices))
+def _clamped(value: ir.Expr, unsafe: set[ir.Load], context: Context) -> ir.Expr:
+    """The value with the indices of unsafe loads moved into their buffers."""
+    changed: dict[int, ir.Expr] = {}
+    for node in operands_first(value):
+        new = with_children(node, tuple(changed[id(child)] for child in children(node)))
+        if node in unsafe:
+            assert isinstance(new, ir.Load)
+            pairs = zip(new.indices, new.buffer.extents, strict=True)
+            new = replace(new, indices=tuple(_inside(*pair, context) for pair in pairs))
+        changed[id(node)] = new
+    return changed[id(value)]
+
+
+def _inside(index: ir.Expr, extent: ir.Expr, context: Context) -> ir.Expr:
+    if _is_safe(index, extent, context):
+        return index
+    highest = ir.Binary(ir.BinaryKind.MINIMUM, index, add(extent, ir.Const(-1)))
+    return simplify(ir.Binary(ir.BinaryKind.MAXIMUM, highest, ZERO), context)
 
 
 def tighten_loops(stmt: ir.Stmt, context: Context) -> ir.Stmt:
