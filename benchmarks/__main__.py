@@ -45,6 +45,7 @@ MODULES = {
     "guard-overhead": "guard_overhead",
     "kernels": "predict.page",
     "gpu": "gpu",
+    "gpu-detectors": "gpu_detectors",
     "zoo": "zoo.run",
     "real-models": "real_models.run",
     "conformance": "conformance",

@@ -134,10 +134,10 @@ def _on_gpu(job: Job) -> tuple[Any, Any, list[Any]]:
 PREPARE = {"graft": prepare_graft, "model": prepare_model, "torch": prepare_torch}
 
 
-def serve(pipe: Connection, contender: str, job: Job) -> None:
+def serve(pipe: Connection, prepare: Callable[[Any], tuple[Any, Seconds]], job: Any) -> None:
     """Prepare, send the result or what went wrong, then a time whenever it is asked for."""
     try:
-        result, seconds = PREPARE[contender](job)
+        result, seconds = prepare(job)
         pipe.send(result)
     except Exception:  # noqa: BLE001 - it is recorded
         pipe.send(traceback.format_exc(limit=-3))
@@ -147,21 +147,29 @@ def serve(pipe: Connection, contender: str, job: Job) -> None:
 
 
 class Contender:
-    """A process that has prepared a network."""
+    """A process that prepares a network: a job in, a result and a function that times it out."""
 
-    def __init__(self, name: str, job: Job) -> None:
+    def __init__(self, prepare: Callable[[Any], tuple[Any, Seconds]], job: Any) -> None:
         context = get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(other, name, job), daemon=True)
+        self._process = context.Process(target=serve, args=(other, prepare, job), daemon=True)
         self._process.start()
+        other.close()  # or the end of the process would not be noticed
 
-    def result(self) -> Array | str:
-        """What it computes, or why it cannot."""
-        received: Array | str = self._pipe.recv()
-        return received
+    def result(self, limit: float | None = None) -> Any:
+        """What it computes, or in words why it cannot within so many seconds."""
+        if not self._pipe.poll(limit):
+            self.end()
+            return "it is not ready in time"
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            return "its process has ended"
 
-    def seconds(self) -> float:
+    def seconds(self, limit: float = 60.0) -> float:
         self._pipe.send(True)
+        if not self._pipe.poll(limit):
+            raise TimeoutError(f"no time within {limit:.0f} s")
         return float(self._pipe.recv())
 
     def end(self) -> None:
@@ -209,7 +217,7 @@ def _in_processes(function: Callable[[Job], None], jobs: Sequence[Job]) -> None:
 
 def _compared(jobs: Sequence[Job], rounds: int) -> Iterator[tuple[Job, Json]]:
     """All prepare at once; nothing is timed before everyone is done with that."""
-    running = [(job, {name: Contender(name, job) for name in CONTENDERS}) for job in jobs]
+    running = [(job, {name: Contender(PREPARE[name], job) for name in CONTENDERS}) for job in jobs]
     ready: list[tuple[Job, dict[str, Contender], Json]] = []
     for job, contenders in running:
         errors: Json = {}
