@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from graft.llvm.codegen import Processor, optimized_module, target_machine
@@ -35,11 +35,11 @@ def gpu_target() -> Target:
     return Target("gpu", "nvptx64-nvidia-cuda", CAPABILITY, _FEATURES, 128, 255, machine)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """A kernel: its parameters, the threads of a block, and its blocks; those of a cluster share
     memory. `write` puts down what a block does. `problem` is what is computed, as data, and
-    `content` all that the code depends on."""
+    `content` all that the code depends on: kernels of equal content are equal."""
 
     buffers: Sequence[Buffer]
     threads: int
@@ -49,6 +49,12 @@ class Kernel:
     content: str
     cluster: int = 1
     shared_bytes: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kernel) and self.content == other.content
+
+    def __hash__(self) -> int:
+        return hash(self.content)
 
     @property
     def name(self) -> str:
@@ -63,9 +69,14 @@ class Kernel:
     @property
     def ptx(self) -> str:
         """The kernel on its own."""
-        writer = KernelWriter(self, Module(gpu_target()))
-        self.write(writer)
-        return writer.ptx()
+        return _ptx(self)
+
+
+@lru_cache(512)  # contenders of a placement share most of their kernels
+def _ptx(kernel: Kernel) -> str:
+    writer = KernelWriter(kernel, Module(gpu_target()))
+    kernel.write(writer)
+    return writer.ptx()
 
 
 class KernelWriter(PointerFunction):

@@ -35,6 +35,7 @@ class FakeDriver:
         self.code: list[bytes] = []
         self.refuses_binaries = False
         self.clusters = 16
+        self.version = 13000
         self._seconds = seconds
         self._memory: dict[int, Any] = {}
         self._functions: dict[int, str] = {}
@@ -51,6 +52,9 @@ class FakeDriver:
 
     def _cuDeviceGetAttribute(self, result: Any, number: int, _device: Any) -> None:
         result._obj.value = {75: 9, 76: 0, 16: 132}.get(number, 0)
+
+    def _cuDriverGetVersion(self, result: Any) -> None:
+        result._obj.value = self.version
 
     def _cuMemAlloc_v2(self, result: Any, size: Any) -> None:
         memory = ctypes.create_string_buffer(size.value)

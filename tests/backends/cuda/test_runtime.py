@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,22 @@ def test_blobs_have_machine_code_of_the_gpu_and_ptx_for_others(
     runtime.Region(blob)
     assert all(code.startswith(b"//") for code in fake.code)
     assert len(fake.code) == len(names)
+
+
+def test_kernels_are_assembled_once_by_each_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRAFT_CACHE_DIR", str(tmp_path))
+    fake, backend = FakeDriver(), Cuda(way="graph")
+    install(fake, monkeypatch)
+    blob = backend.compile(REGION)
+    kernels = sum(name.startswith(runtime.CODE) for name in unpack(blob).constants)
+    assert fake.names.count("cuLinkComplete") == kernels > 1
+    assert backend.compile(REGION) == blob
+    assert fake.names.count("cuLinkComplete") == kernels
+    fake.version += 10
+    backend.compile(REGION)
+    assert fake.names.count("cuLinkComplete") == 2 * kernels
 
 
 def test_phases_are_shown_beside_their_floors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
 from graft.byoc.executable import Accuracy, Settings
 from graft.byoc.formats.operands import inexpressible, unfit
 from graft.ir.graph import Graph, Node
+from graft.llvm.cache import default_cache
 from graft.ops import OPS
 from graft.rewrite.pattern import Pattern, is_op, wildcard
 from graft.rewrite.rule import Refusal
@@ -29,6 +33,7 @@ _PRODUCTS = ("nn.conv2d", "nn.dense", "nn.batch_matmul")
 _UNARY = ("nn.relu", "nn.leaky_relu", "clip", "sigmoid", "nn.gelu", "tanh")
 WAYS = ("graph", "persistent")  # to launch a region
 _CONTESTS = 3  # between the ways, each of several timed rounds
+_ASSEMBLERS = 8  # threads in which the driver makes machine code
 _LOG = logging.getLogger(__name__)
 _DTYPES = (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL)
 
@@ -163,6 +168,12 @@ def _inexpressible(node: Node) -> str:
     return inexpressible(node)
 
 
+def machine_code(gpu: driver.Device, text: str) -> bytes:
+    """PTX as machine code of a GPU, from the cache where this driver has assembled it before."""
+    key = hashlib.sha256(f"{gpu.name} {driver.version(gpu)} {text}".encode()).hexdigest()
+    return default_cache().remembered(key, partial(driver.assembled, gpu, text))
+
+
 def blob_of(
     region: Graph, plan: RegionPlan, rounding: DType, gpu: driver.Device | None = None
 ) -> bytes:
@@ -175,13 +186,16 @@ def blob_of(
         "rounding": rounding.value,
         "outputs": [(value.dtype.value, shape_of(value)) for value in region.outputs],
     }
-    for name, kernel in plan.code.items():
-        text = kernel.ptx
+    with ThreadPoolExecutor(_ASSEMBLERS) as pool:  # that run while the next PTX is made
+        binaries = {
+            name: pool.submit(machine_code, gpu, kernel.ptx) if gpu is not None else None
+            for name, kernel in plan.code.items()
+        }
+    for name, binary in binaries.items():
+        text = plan.code[name].ptx
         constants[f"{runtime.CODE}{name}"] = np.frombuffer(text.encode(), np.uint8)
-        if gpu is not None:
-            constants[f"{runtime.BINARY}{name}"] = np.frombuffer(
-                driver.assembled(gpu, text), np.uint8
-            )
+        if binary is not None:
+            constants[f"{runtime.BINARY}{name}"] = np.frombuffer(binary.result(), np.uint8)
     for launch in plan.launches:
         names = [f"{runtime.ARENA}+{offsets[n]}" if n in offsets else n for n in launch.buffers]
         attrs: dict[str, Any] = {"label": launch.label, **(facts if not nodes else {})}

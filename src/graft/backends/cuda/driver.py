@@ -240,6 +240,13 @@ class Device:
         return elapsed.value / 1e3 / count
 
 
+def version(device: Device) -> int:
+    """The driver's version, as CUDA counts: 13000 for 13.0."""
+    number = c_int()
+    device.call("cuDriverGetVersion", byref(number))
+    return number.value
+
+
 def assembled(device: Device, text: str) -> bytes:
     """PTX as machine code of this GPU."""
     state, code, size = c_void_p(), c_void_p(), c_size_t()

@@ -70,9 +70,11 @@ def candidates(product: Product) -> Iterator[ProductSchedule]:
 
 def choose_schedule(product: Product) -> ProductSchedule:
     """The schedule that was measured to be the fastest, or else the one predicted to be."""
-    known = _tuned().get(str(astuple(product)))
-    if known is not None:
-        return known
+    return _tuned().get(str(astuple(product))) or _least_predicted(product)
+
+
+@cache  # placement prices a product in many regions
+def _least_predicted(product: Product) -> ProductSchedule:
     return min(candidates(product), key=lambda one: predicted(product, one))
 
 
