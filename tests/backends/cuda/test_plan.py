@@ -10,7 +10,7 @@ import pytest
 from tests.backends.cuda.cases import Case, Cases
 from tests.backends.cuda.simulated import run_simulated
 
-from graft.backends.cuda.operands import shape_of
+from graft.backends.cuda.operands import product_of, shape_of
 from graft.backends.cuda.plan import Options, plan_region
 from graft.base.dtypes import DType
 from graft.byoc.region import for_backend
@@ -122,3 +122,24 @@ def test_buffers_that_live_at_once_do_not_overlap() -> None:
         spans = sorted((offsets[n], plan.sizes[n]) for n in set(launch.buffers) if n in offsets)
         for (start, size), (following, _) in itertools.pairwise(spans):
             assert start + size <= following
+
+
+@pytest.mark.parametrize(
+    ("op", "left", "right", "is_product"),
+    [
+        ("nn.batch_matmul", (1, 64, 32), (1, 32, 64), True),
+        ("nn.batch_matmul", (65535, 8, 8), (65535, 8, 8), True),
+        ("nn.batch_matmul", (65536, 8, 8), (65536, 8, 8), False),  # rows of the grid
+        ("nn.batch_matmul", (1, 1 << 15, 1 << 14), (1, 1 << 14, 8), False),  # 2 GB of A
+        ("nn.dense", (1 << 10, 1 << 10), (1 << 19, 1 << 10), False),  # 2 GB of B
+        ("nn.dense", (1 << 16, 8), (1 << 15, 8), False),  # 2^31 results
+    ],
+)
+def test_products_are_counted_in_32_bits(
+    op: str, left: tuple[int, ...], right: tuple[int, ...], is_product: bool
+) -> None:
+    builder = Builder("region")
+    types = [TensorType(DType.FLOAT32, shape) for shape in (left, right)]
+    made = builder(op, *(builder.input(n, t) for n, t in zip("ab", types, strict=True)))
+    (node,) = builder.build(made).nodes
+    assert (product_of(node, DType.FLOAT32, {}) is not None) == is_product

@@ -15,6 +15,8 @@ from graft.base.errors import UnsupportedError
 from graft.byoc.formats.storage import CHANNELS_LAST, Storage
 from graft.ir.graph import Node, Value
 
+MOST_GRID_ROWS = 65535  # blocks along the second axis of a grid
+
 
 def shape_of(value: Value) -> tuple[int, ...]:
     """A shape, which has to be known."""
@@ -139,4 +141,14 @@ def product_of(node: Node, dtype: DType, literals: Literals) -> Operands | None:
     """A node as a product for tensor cores, if it is one."""
     lower = _PRODUCTS.get(node.op.name)
     is_fit = node.args and node.args[0].dtype is DType.FLOAT32 and 0 not in shape_of(node.output)
-    return lower(node, dtype, literals) if lower is not None and is_fit else None
+    operands = lower(node, dtype, literals) if lower is not None and is_fit else None
+    return operands if operands is not None and _is_addressable(operands.product) else None
+
+
+def _is_addressable(product: Product) -> bool:
+    """Whether a kernel can count the bytes of its operands, and its results, in 32 bits."""
+    window, (a_step, _) = product.window, product.steps
+    image = window.images * window.height * window.width * window.pixel
+    largest = max(image, a_step * product.batch, product.b_elements) * product.size
+    results = product.rows * product.columns * product.batch
+    return max(largest, results) < 1 << 31 and product.batch <= MOST_GRID_ROWS

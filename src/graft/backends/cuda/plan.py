@@ -18,7 +18,7 @@ import numpy as np
 from graft.backends.cuda.attention import LANES, Attention, Operand, attention_kernel
 from graft.backends.cuda.epilogue import epilogue_of
 from graft.backends.cuda.expression import expression_kernel
-from graft.backends.cuda.operands import Operands, product_of, shape_of
+from graft.backends.cuda.operands import MOST_GRID_ROWS, Operands, product_of, shape_of
 from graft.backends.cuda.problem import CHUNK, Epilogue, Product, ProductSchedule, in_panels
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import choose_schedule
@@ -38,6 +38,7 @@ from graft.passes.group_fusion import fusion_groups
 _BY_QUERIES = (0, 2, 1, 3)  # how results of attention lie: the heads of a query side by side
 _IMAGES = ("nn.conv2d", "nn.max_pool2d", "nn.avg_pool2d", "nn.global_avg_pool2d")
 _LARGEST_HEAD = 128  # elements
+_LARGEST_OPERAND = 1 << 29  # elements of queries, keys or values, which may be a third of a tensor
 _LAYOUT_FREE = (*_IMAGES, "concatenate", "nn.batch_norm", "image.resize2d", "nn.pad", "nn.bias_add")
 
 
@@ -117,10 +118,13 @@ def without_attention(graph: Graph, options: Options) -> Graph:
 
 
 def _has_kernel(node: Node, options: Options) -> bool:
-    """Whether attention is for the kernel: heads of whole fragments that registers can hold."""
-    sizes = {shape_of(value)[3] for value in node.args}
-    size = max(sizes)
-    fits = len(sizes) == 1 and size % 16 == 0 and size <= _LARGEST_HEAD
+    """Whether attention is for the kernel: heads of whole fragments that registers can hold, no
+    more than a grid has rows, in operands whose elements 32 bits can count."""
+    shapes = [shape_of(value) for value in node.args]
+    sizes = {shape[3] for shape in shapes}
+    size, heads = max(sizes), math.prod(shapes[0][:2])
+    fits = len(sizes) == 1 and size % 16 == 0 and size <= _LARGEST_HEAD and heads <= MOST_GRID_ROWS
+    fits = fits and max(map(math.prod, shapes)) < _LARGEST_OPERAND
     return fits and options.uses_tensor_cores and node.output.dtype is DType.FLOAT32
 
 
