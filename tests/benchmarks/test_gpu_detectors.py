@@ -21,6 +21,8 @@ def test_detections_agree_by_label_and_overlap() -> None:
     assert agreement(EXPECTED, EXPECTED) == 1
     assert agreement([BOXES[::-1], SCORES, LABELS[::-1]], EXPECTED) == 1
     assert agreement([BOXES, SCORES, np.array([1, 3, 1])], EXPECTED) == pytest.approx(2 / 3)
+    empty = np.array([[5, 5, 5, 9]], np.float32), SCORES[:1], LABELS[:1]
+    assert agreement(empty, empty) == 1
     assert agreement([BOXES + 8, SCORES, LABELS], EXPECTED) == 0
     assert agreement([BOXES[:1], SCORES[:1], LABELS[:1]], EXPECTED) == pytest.approx(1 / 3)
 
