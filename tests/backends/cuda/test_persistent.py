@@ -17,7 +17,7 @@ from tests.backends.cuda.test_ptx import FEW_BYTES, spilled_bytes
 from tests.conftest import Golden
 
 from graft.backends.cuda.operands import shape_of
-from graft.backends.cuda.persistent import GATES, Levels, levels_of, persistent_plan, tiles_of
+from graft.backends.cuda.persistent import GATES, Levels, Phase, levels_of, persistent_plan
 from graft.backends.cuda.plan import Launch, Options, RegionPlan, plan_region
 from graft.backends.cuda.problem import ProductSchedule
 from graft.backends.cudnn.operations import CudnnProducts
@@ -32,6 +32,11 @@ from graft.passes.pipeline import optimize
 from graft.rewrite.rule import Refusal
 
 BLOCKS = 8
+
+
+def tiles_of(phase: Phase, block: int, blocks: int) -> range:
+    """The tiles that one of so many blocks computes."""
+    return range((block - phase.first) % blocks, phase.tiles, blocks)
 
 
 def planned(graph: Graph, options: Options) -> RegionPlan:

@@ -286,11 +286,9 @@ class _Tile(TensorCode):
             at = own + ((self.lane // 4 + row * 8) * pitch + (self.lane & 3) * 2) * 4
             for start in range(0, size // 2, 4):
                 pair = [self.sums.get(start + 2 * row + index) for index in range(2)]
-                place = (at + start // 4 * 32).value
-                self.writer.assembly("st.shared.v2.f32 [$0], {$1, $2};", "r,f,f", (), place, *pair)
+                self.store_pair(at + start // 4 * 32, pair)
             facts = self.largest.get(row), self._across(self.total.get(row), "fadd")
-            place = (own + ((self.lane // 4 + row * 8) * 2 + QUERIES * pitch) * 4).value
-            self.writer.assembly("st.shared.v2.f32 [$0], {$1, $2};", "r,f,f", (), place, *facts)
+            self.store_pair(own + ((self.lane // 4 + row * 8) * 2 + QUERIES * pitch) * 4, facts)
         self.writer.barrier()
         vectors = QUERIES * size // LANES
         for iteration in range(math.ceil(vectors / (THREADS))):

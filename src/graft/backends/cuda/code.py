@@ -135,6 +135,10 @@ class TensorCode:
             result += self.parts(made, "float", width) if width > 1 else [Value("float", 1, made)]
         return result
 
+    def store_pair(self, address: Int, pair: Sequence[Value]) -> None:
+        """Two neighbouring sums, to shared memory."""
+        self.writer.assembly("st.shared.v2.f32 [$0], {$1, $2};", "r,f,f", (), address.value, *pair)
+
     def store_results(self, epilogue: Epilogue, body: Stmt, sums: Sequence[Value]) -> None:
         """Write an epilogue, or what is left of it, on some sums."""
         registers = Variable(self.writer, "float", len(sums))

@@ -116,11 +116,6 @@ def _phases(plan: RegionPlan, launches: Sequence[Launch], cluster: int) -> Itera
         first += math.ceil(tiles / cluster) * cluster
 
 
-def tiles_of(phase: Phase, block: int, blocks: int) -> range:
-    """The tiles that one of so many blocks computes."""
-    return range((block - phase.first) % blocks, phase.tiles, blocks)
-
-
 # Threads, clusters and schedules.
 
 

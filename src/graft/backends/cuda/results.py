@@ -74,10 +74,7 @@ class TileResults(TensorCode):
                 first = (i * (wide // 8) + j) * 4
                 for half in range(2):
                     pair = [self.sums.get(first + 2 * half + index) for index in range(2)]
-                    at = place + ((i * 16 + half * 8) * pitch + j * 8) * 4
-                    self.writer.assembly(
-                        "st.shared.v2.f32 [$0], {$1, $2};", "r,f,f", (), at.value, *pair
-                    )
+                    self.store_pair(place + ((i * 16 + half * 8) * pitch + j * 8) * 4, pair)
 
     def _meet(self) -> None:
         """All that share a tile's sums meet: the block, or the cluster."""
