@@ -23,6 +23,8 @@ from graft.backends.cuda.selftest import phase_floors, profile_phases, run_on_gp
 from graft.base.dtypes import DType
 from graft.base.errors import UserError
 from graft.byoc.region import for_backend
+from graft.ir.builder import Builder
+from graft.ir.types import TensorType
 from graft.runtime.json_graph import unpack
 
 COOPERATIVE, PROGRAMMATIC = 2, 6
@@ -97,6 +99,20 @@ def test_other_work_on_the_gpu_does_not_decide_between_ways(
 
     install(FakeDriver(seconds), monkeypatch)
     assert len(unpack(Cuda().compile(REGION)).nodes) > 1
+
+
+def test_one_kernel_is_made_only_where_it_is_promising(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large tiles by warp groups are twice as fast as those that a persistent kernel can have."""
+    fake, builder = FakeDriver(), Builder("region")
+    install(fake, monkeypatch)
+    weight = builder.constant(np.ones((1024, 1024), np.float32))
+    value = builder.input("x", TensorType(DType.FLOAT32, (4096, 1024)))
+    for _ in range(3):
+        value = builder("nn.relu", builder("nn.dense", value, weight))
+    region = for_backend(builder.build(value))
+    assert len(unpack(Cuda().compile(region)).nodes) > 1
+    assert COOPERATIVE not in {one.attribute for one in fake.launches}
+    assert len(unpack(Cuda(way="persistent").compile(region)).nodes) == 1
 
 
 def test_a_persistent_kernel_that_does_not_fit_is_not_kept(

@@ -15,7 +15,7 @@ import numpy as np
 
 from graft.backends.cuda import driver, runtime
 from graft.backends.cuda.operands import shape_of
-from graft.backends.cuda.persistent import persistent_plan
+from graft.backends.cuda.persistent import is_promising, persistent_plan
 from graft.backends.cuda.plan import Options, RegionPlan, is_plain_attention, plan_region
 from graft.backends.cuda.price import predicted_seconds
 from graft.base.dtypes import Array, DType
@@ -123,14 +123,14 @@ class Cuda(Backend):
 
     def compile(self, region: Graph) -> bytes:
         """The way that is measured to be faster, with machine code of the GPU at hand; a graph of
-        kernels where there is none."""
+        kernels where there is none, or where one kernel is not promising."""
         gpu, rounding = None if self.missing() else driver.device(), self.limits.rounding
-        way = self.way or ("" if gpu else "graph")
-        plans = self.plans(region) if way != "graph" else {way: self.plan(region)}
-        made = {name: plan for name, plan in plans.items() if isinstance(plan, RegionPlan)}
-        if way in made:
-            return blob_of(region, made[way], rounding, gpu)
-        blobs = [blob_of(region, plan, rounding, gpu) for plan in made.values()]
+        plans = [self.plan(region)]
+        if self.way == "persistent" or (gpu and not self.way and is_promising(plans[0])):
+            persistent = persistent_plan(region, self.plan_options, plans[0])
+            if isinstance(persistent, RegionPlan):
+                plans = [persistent] if self.way else [*plans, persistent]
+        blobs = [blob_of(region, plan, rounding, gpu) for plan in plans]
         return self._fastest(region, blobs) if blobs[1:] else blobs[0]
 
     def _fastest(self, region: Graph, blobs: Sequence[bytes]) -> bytes:
