@@ -21,10 +21,9 @@ from graft.backends.cuda.price import predicted_seconds
 from graft.base.dtypes import Array, DType
 from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable
 from graft.byoc.executable import Accuracy, Settings
-from graft.byoc.formats.operands import inexpressible, unfit
+from graft.byoc.formats.operands import expressed_operators, inexpressible, unfit
 from graft.ir.graph import Graph, Node
 from graft.llvm.cache import default_cache
-from graft.ops import OPS
 from graft.rewrite.pattern import Pattern, is_op, wildcard
 from graft.rewrite.rule import Refusal
 from graft.runtime.json_graph import pack
@@ -93,8 +92,8 @@ class Cuda(Backend):
         return type(self)(precision.value, settings.accuracy is Accuracy.STRICT, self.way)
 
     def patterns(self) -> PatternTable:
-        expressed = [name for name in OPS if OPS.get(name).expression is not None]
-        return [("fused", _fused), *((n, is_op(n)) for n in (*expressed, "nn.attention"))]
+        names = dict.fromkeys((*expressed_operators(_DTYPES), "nn.attention"))
+        return [("fused", _fused), *((name, is_op(name)) for name in names)]
 
     def supports(self, match: Match) -> Refusal | None:
         for node in match.nodes:

@@ -11,10 +11,9 @@ from graft.backends.hexagon.code import CPU, linked
 from graft.backends.hexagon.plan import Plan, Planner
 from graft.base.dtypes import DType
 from graft.byoc.contract import Backend, Cost, Limits, Match, PatternTable, Source
-from graft.byoc.formats.operands import inexpressible, unfit
+from graft.byoc.formats.operands import expressed_operators, inexpressible, unfit
 from graft.byoc.formats.quantized import FUNCTIONS, UNARY, quantized_units
 from graft.ir.graph import Graph, Node
-from graft.ops import OPS
 from graft.ops.resize import interpolates
 from graft.rewrite.pattern import is_op
 from graft.rewrite.rule import Refusal
@@ -22,13 +21,8 @@ from graft.runtime.array_file import pack_arrays
 
 _DTYPES = (DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT32, DType.INT64, DType.BOOL)
 _UNITS = tuple(dict.fromkeys((*UNARY, *FUNCTIONS)))
-# Expressions that are too large where all of them is computed in one place; then operators without
-# tensors of these types to read.
-_LEFT_OUT = (
-    *("grid_sample", "nn.deformable_conv2d"),
-    *("arange", "eye", "full", "mel_weight_matrix", "ml.label_map", "nlp.tfidf", "out_of_range"),
-    *("mixed.conv1d", "mixed.conv2d", "mixed.conv3d", "mixed.dense", "mixed.block_dense"),
-)
+# Expressions that are too large where all of them is computed in one place.
+_LEFT_OUT = ("grid_sample", "nn.deformable_conv2d")
 _MEMORY = 256 << 20  # bytes of DDR that a process of the DSP gets, code and stack aside
 _COUNTED = 20_000_000  # operations on floats up to which a region is run to be priced
 _PACKETS = 5  # for each operation beyond: what counted convolutions of floats come to
@@ -54,8 +48,8 @@ class Hexagon(Backend):
         return runtime.missing()
 
     def patterns(self) -> PatternTable:
-        expressed = [name for name in OPS if OPS.get(name).expression is not None]
-        plain = [(name, is_op(name)) for name in expressed if name not in _LEFT_OUT]
+        names = (name for name in expressed_operators(_DTYPES) if name not in _LEFT_OUT)
+        plain = [(name, is_op(name)) for name in names]
         return [*quantized_units(_UNITS), *plain]
 
     def supports(self, match: Match) -> Refusal | None:

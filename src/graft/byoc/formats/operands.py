@@ -6,7 +6,7 @@ made for them; whoever wants more or less says so himself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from weakref import WeakKeyDictionary
 
 from graft.base.dims import UNKNOWN, symbols_of
@@ -19,8 +19,28 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType, bound_symbols
 from graft.loop.errors import LoopError
 from graft.loop.tensor import placeholder
+from graft.ops import OPS
 from graft.ops.expression import Unexpressed, express
 from graft.rewrite.rule import Refusal
+
+# Operators that regions do not have: those that only the host's passes write, results that are
+# constants, and tables of whole models.
+_NOT_IN_REGIONS = {
+    *("nn.deformable_windows", "out_of_range"),
+    *("arange", "eye", "full", "mel_weight_matrix"),
+    *("ml.label_map", "nlp.tfidf"),
+}
+
+
+def expressed_operators(dtypes: Collection[DType]) -> list[str]:
+    """Operators with a tensor expression that a region of tensors of these dtypes may have."""
+    prefixes = []
+    if not {DType.INT8, DType.UINT8}.intersection(dtypes):
+        prefixes += ["qnn.", "left_shift", "right_shift"]
+    if not {DType.FLOAT16, DType.BFLOAT16}.intersection(dtypes):
+        prefixes += ["mixed."]
+    names = (name for name in OPS if OPS.get(name).expression and name not in _NOT_IN_REGIONS)
+    return [name for name in names if not name.startswith(tuple(prefixes))]
 
 
 def unfit(
