@@ -183,6 +183,18 @@ def test_symbolic_sizes(module: graft.Module) -> None:
             assert np.array_equal(module.run(["z"], feeds)[0], z)
 
 
+def test_the_ordinary_way_leaves_no_sizes_behind(module: graft.Module) -> None:
+    feeds, strided = symbolic(3), symbolic(20_000)
+    strided["x"] = np.repeat(strided["x"], 2, axis=1)[:, ::2]
+    assert takes_it(module, feeds)
+    assert not takes_it(module, strided)
+    for _ in range(3):
+        for one in (feeds, strided):
+            y, z = module.run(None, one)
+            assert np.array_equal(y, one["x"] * 2)
+            assert np.array_equal(z, y[one["i"]])
+
+
 def test_sizes_that_do_not_fit_together(module: graft.Module) -> None:
     feeds = symbolic(3) | {"w": np.ones(2, np.float32)}
     for _ in range(3):

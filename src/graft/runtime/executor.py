@@ -126,6 +126,7 @@ class Executor:
 
     def _enter(self, inputs: Sequence[Any], run: Run) -> None:
         """Let the inputs be where the program finds them."""
+        run.values.frame.sizes = None  # which are others from here on
         for number, data in zip(self.program.body.inputs, inputs, strict=True):
             value = self.program.values[number]
             if number not in self._native or value.element is not None:

@@ -92,7 +92,8 @@ class Frame:
         words[Header.BUDGET] = LONG_WORK
         self.words = words.data  # single words are read and written faster through it
         self.execute = linked.execute
-        self.sizes: object = None  # of its inputs and outputs, where the caller tracks them
+        # Of its inputs and outputs, where the caller tracks them; whoever changes any says so here.
+        self.sizes: object = None
         self._outputs = linked.own_outputs
         self.attach_pool()
         linked.context.thread_pool.frames.add(self)
