@@ -6,6 +6,7 @@ the elements from n*t//T up to n*(t+1)//T, where n is the first scalar.
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -170,10 +171,10 @@ entry:
   %b1.at = getelementptr ptr, ptr %buffers, i64 1
   %b1 = load ptr, ptr %b1.at
   %busy = load i64, ptr %b0
-  %is.busy = icmp ne i64 %busy, 0
-  %shared.number = select i1 %is.busy, i64 2, i64 1
-  %is.alone = icmp sle i64 %threads, 1
-  %number = select i1 %is.alone, i64 0, i64 %shared.number
+  %is.shared = icmp sgt i64 %threads, 1
+  %column = zext i1 %is.shared to i64
+  %row = shl i64 %busy, 1
+  %number = add i64 %row, %column
   %count.at = getelementptr i64, ptr %scalars, i64 %number
   %count = load i64, ptr %count.at
   br label %loop
@@ -308,8 +309,9 @@ def total(n: int) -> Program:
 
 def crowd() -> Program:
     """threads = how many run the kernel; several take half of one thread's time, or many times as
-    long if `busy` is not 0."""
-    scalars = 200_000, 100_000, 20_000_000
+    long if `busy` is 1. If it is 2 or 3, several are much faster, and all take longer for 3."""
+    alone_and_shared = (200_000, 100_000), (200_000, 20_000_000), (20_000_000, 1_000_000)
+    scalars = (*itertools.chain(*alone_and_shared), 200_000_000, 40_000_000)
     call = KernelCall("crowd", (0, 1), scalars, "crowd", flops=10_000_000)
     values = (Value(name, DType.INT64, (1,)) for name in ("busy", "threads"))
     return native((next(values),), (next(values),), (call,))

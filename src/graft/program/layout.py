@@ -125,23 +125,28 @@ class Segment(IntEnum):
     GUARD_INDICES = 21  # the value that guards write; 0: there are none
     GUARDS = 22  # how many there are
     SHARING = 23  # a `Sharing`
-    RUNS = 24  # so far, until one thread alone has been measured; then of the attempt to share
-    ALONE_SECONDS = 25  # nanoseconds that one thread takes; 0: not measured
+    RUNS = 24  # since `SHARING` changed, while runs are counted
+    ALONE_SECONDS = 25  # nanoseconds that one thread takes
     ALONE_WORK = 26  # for this much work, in units of the driver's
     RETRY = 27  # the time (monotonic, nanoseconds) from which sharing is tried again
-    BACKOFF = 28  # nanoseconds between two attempts
+    BACKOFF = 28  # nanoseconds between two comparisons
 
 
 SEGMENT_WORDS = 29
 
 
 class Sharing(IntEnum):
-    """Whether a segment's kernels are shared among threads where that should pay."""
+    """By whom a segment is run whose kernels may be shared: all threads, or the caller alone.
 
-    SHARED = 0
-    SLOWER = 1  # shared, and the last run took longer than one thread alone
-    ALONE = 2  # by the caller, until it is time to try again
-    PROBE = 3  # shared again, to compare
+    The first three states are passed in this order to compare the two: at first, and again, from
+    the second on, when two runs in a row took longer than one thread, or when a pause is over."""
+
+    WARMING = 0  # by all
+    MEASURING = 1  # by the caller, to know what one thread takes
+    PROBING = 2  # by all, to compare
+    SHARED = 3  # by all
+    SLOWER = 4  # by all, and the last run took longer than one thread
+    ALONE = 5  # by the caller, until it is time to compare again
 
 
 class Value(IntEnum):

@@ -17,7 +17,7 @@ from graft.program.layout import (
     Status,
     Value,
 )
-from graft.runtime.assembler import WORD, Code, Word
+from graft.runtime.assembler import WORD, Code, Flag, Word
 from graft.runtime.driver_memory import entry_of, extents_of, provide, put_word, word_of
 
 _RECORD_BYTES = 40
@@ -27,11 +27,10 @@ _CALL_WORK = 500_000  # what a call of a kernel counts at least towards an inter
 # Sharing is compared with one thread for segments of less work than this: some 0.1 s alone, which
 # the first runs take. The reference's work is in units of 4096, times seconds it fits into a word.
 _COMPARED_WORK, _COMPARED_SECONDS, _WORK_BITS = 1 << 35, 1 << 33, 12
-# Runs until caches are warm and threads awake; then some are made alone, the best of which counts.
-_WARM_RUNS, _ALONE_RUNS = 4, 2
-_MEASURED = _WARM_RUNS + _ALONE_RUNS
-_PROBES = 2  # attempts to share: the first wakes the threads, the second is compared
-_FIRST_BACKOFF, _LAST_BACKOFF = 16, 256  # between attempts, in times what one thread takes
+# Runs until caches are warm and threads awake; runs alone, the best of which counts; runs that are
+# shared again, the first of which wakes the threads, the second counts.
+_WARM_RUNS, _ALONE_RUNS, _PROBES = 4, 2, 2
+_FIRST_BACKOFF, _LAST_BACKOFF = 16, 256  # between comparisons, in times what one thread takes
 
 
 def segments_text() -> str:
@@ -187,72 +186,75 @@ def _run() -> str:
 def _team() -> str:
     """How many threads run a segment now: all that it is for, or the caller alone."""
     code = Code("graft.team", ("segment", "threads", "now"), "i64")
-    segment, threads = code["segment"], code["threads"]
+    segment = code["segment"]
     sharing = word_of(code, segment, Segment.SHARING)
-    runs = word_of(code, segment, Segment.RUNS)
     with code.when(sharing.is_("eq", Sharing.ALONE)):
-        is_time = code["now"].is_("sge", word_of(code, segment, Segment.RETRY))
-        with code.when(is_time):
-            put_word(code, Sharing.PROBE, segment, Segment.SHARING)
-            put_word(code, _MEASURED, segment, Segment.RUNS)
-            code.give(threads)
+        with code.when(code["now"].is_("sge", word_of(code, segment, Segment.RETRY))):
+            _enter(code, segment, Sharing.MEASURING)
         code.give(1)
-    with code.when(runs.is_("sge", _MEASURED)):
-        code.give(threads)
-    put_word(code, runs + 1, segment, Segment.RUNS)
-    code.give(runs.is_("slt", _WARM_RUNS).choose(threads, 1))
+    code.give(sharing.is_("eq", Sharing.MEASURING).choose(1, code["threads"]))
     return code.text
 
 
 def _compare() -> str:
-    """Learn from a run: what one thread takes, and whether several took longer.
+    """Learn from a run: what one thread takes, and whether several take longer.
 
     A core that another process keeps busy makes the threads of a segment wait for each other at
-    each kernel, which can take several times as long as one thread alone. Two such runs in a row,
-    and the caller works alone; sharing is tried again after pauses that double."""
-    code = Code("graft.compare", ("segment", "team", "begin"))
+    each kernel, which can take several times as long as one thread alone. But runs also take longer
+    on cold caches, after a pause, or on a slower clock, and so would one thread: what it takes is
+    measured anew right before sharing is judged by it."""
+    code = Code("graft.compare", ("segment", "begin"))
     segment = code["segment"]
     now = code.call("graft.now")
     took = _at_most(code, now - code["begin"], _COMPARED_SECONDS)
     total = (word_of(code, segment, Segment.TOTAL) >> _WORK_BITS) + 1
-    alone = word_of(code, segment, Segment.ALONE_SECONDS)
-    is_new = alone.is_("eq", 0)
-    work = is_new.choose(1, word_of(code, segment, Segment.ALONE_WORK))
-    expected = _at_most(code, code.operation("sdiv", alone * total, work), _COMPARED_SECONDS)
     sharing = word_of(code, segment, Segment.SHARING)
-    with code.when(code["team"].is_("eq", 1)):
-        mean = expected + code.operation("sdiv", took - expected, 4)
-        best = is_new.choose(took, _at_most(code, took, expected))
-        seconds = sharing.is_("eq", Sharing.ALONE).choose(mean, best)
-        put_word(code, seconds, segment, Segment.ALONE_SECONDS)
-        put_word(code, total, segment, Segment.ALONE_WORK)
+    runs = word_of(code, segment, Segment.RUNS) + 1
+    put_word(code, runs, segment, Segment.RUNS)
+    with code.when(sharing.is_("eq", Sharing.ALONE)):
         code.give()
-    with code.when(is_new):
+    with code.when(sharing.is_("eq", Sharing.WARMING)):
+        with code.when(runs.is_("sge", _WARM_RUNS)):
+            _enter(code, segment, Sharing.MEASURING)
+        code.give()
+    is_first = runs.is_("eq", 1) & sharing.is_("eq", Sharing.MEASURING)
+    alone = is_first.choose(took, word_of(code, segment, Segment.ALONE_SECONDS))
+    work = is_first.choose(total, word_of(code, segment, Segment.ALONE_WORK))
+    expected = _at_most(code, code.operation("sdiv", alone * total, work), _COMPARED_SECONDS)
+    with code.when(sharing.is_("eq", Sharing.MEASURING)):
+        put_word(code, _at_most(code, took, expected), segment, Segment.ALONE_SECONDS)
+        put_word(code, total, segment, Segment.ALONE_WORK)
+        with code.when(runs.is_("sge", _ALONE_RUNS)):
+            _enter(code, segment, Sharing.PROBING)
         code.give()
     is_slower = took.is_("sgt", expected)
-    with code.when(sharing.is_("eq", Sharing.PROBE)):
-        runs = word_of(code, segment, Segment.RUNS) + 1
-        put_word(code, runs, segment, Segment.RUNS)
-        with code.when(runs.is_("slt", _MEASURED + _PROBES)):
-            code.give()
-        put_word(code, Sharing.SHARED, segment, Segment.SHARING)
-        with code.when(is_slower):
-            backoff = word_of(code, segment, Segment.BACKOFF) << 1
-            _work_alone(code, segment, now, _at_most(code, backoff, expected * _LAST_BACKOFF))
+    with code.when(sharing.is_("eq", Sharing.PROBING)):
+        with code.when(runs.is_("sge", _PROBES)):
+            _judge(code, segment, is_slower, now, expected)
         code.give()
     with code.when(is_slower & sharing.is_("eq", Sharing.SLOWER)):
-        _work_alone(code, segment, now, expected * _FIRST_BACKOFF)
+        _enter(code, segment, Sharing.MEASURING)
         code.give()
     after = is_slower.choose(Sharing.SLOWER, Sharing.SHARED)
     put_word(code, after, segment, Segment.SHARING)
     return code.text
 
 
-def _work_alone(code: Code, segment: Word, now: Word, backoff: Word) -> None:
-    """Let the caller work alone, for so many nanoseconds."""
-    put_word(code, Sharing.ALONE, segment, Segment.SHARING)
-    put_word(code, backoff, segment, Segment.BACKOFF)
-    put_word(code, now + backoff, segment, Segment.RETRY)
+def _judge(code: Code, segment: Word, is_slower: Flag, now: Word, alone: Word) -> None:
+    """Share from now on, or let the caller work alone for a while, longer each time in a row."""
+    backoff = word_of(code, segment, Segment.BACKOFF)
+    longer = _at_most(code, backoff << 1, alone * _LAST_BACKOFF)
+    least = alone * _FIRST_BACKOFF
+    longer = longer.is_("slt", least).choose(least, longer)
+    put_word(code, is_slower.choose(longer, backoff >> 1), segment, Segment.BACKOFF)
+    put_word(code, now + longer, segment, Segment.RETRY)
+    sharing = is_slower.choose(Sharing.ALONE, Sharing.SHARED)
+    put_word(code, sharing, segment, Segment.SHARING)
+
+
+def _enter(code: Code, segment: Word, sharing: Sharing) -> None:
+    put_word(code, sharing, segment, Segment.SHARING)
+    put_word(code, 0, segment, Segment.RUNS)
 
 
 def _segment() -> str:
@@ -290,7 +292,7 @@ def _segment() -> str:
     start = records + first.now * _RECORD_BYTES
     code.call("graft.run", frame, start, last.now - first.now, team.now, result="void")
     with code.when(begin.now.is_("ne", 0)):
-        code.call("graft.compare", segment, team.now, begin.now, result="void")
+        code.call("graft.compare", segment, begin.now, result="void")
     work_done = total.now.is_("slt", UNKNOWN_WORK).choose(total.now, 0)
     budget = word_of(code, frame, Header.BUDGET) - work_done - (last.now - first.now) * _CALL_WORK
     put_word(code, budget, frame, Header.BUDGET)
