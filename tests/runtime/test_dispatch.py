@@ -17,9 +17,10 @@ import graft
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, UserError
 from graft.runtime import memory
-from graft.runtime.dispatch import REMEMBERED, define
+from graft.runtime.generated import define
 from graft.runtime.memory import address_of, aligned_empty
 from graft.runtime.session import Session
+from graft.runtime.sizes import REMEMBERED
 
 X = np.array([3, -1, 4, 1, -5], np.float32)
 Y = chain_meaning(X)

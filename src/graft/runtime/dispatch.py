@@ -11,169 +11,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
-from textwrap import indent
-from types import CodeType
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from graft.base.dims import AnyDim, bare_symbol
 from graft.base.dtypes import Array
-from graft.base.errors import GraftError, UserError
-from graft.program.extents import Extents
+from graft.base.errors import UserError
 from graft.program.instructions import RegionCall, Transfer, writes
-from graft.program.layout import VALUE_WORDS, Status
+from graft.program.layout import Status
 from graft.program.layout import Value as Field
 from graft.program.program import Value
 from graft.runtime.executor import Executor
 from graft.runtime.frames import Frame
-from graft.runtime.memory import ResultPool, address_of, is_usable
+from graft.runtime.generated import define
+from graft.runtime.memory import address_of, is_usable
 from graft.runtime.run import Run
-
-# Sizes that are remembered.
-REMEMBERED = 64
+from graft.runtime.sizes import Sizes, SizeTable
 
 _STRINGS, _OBJECT = "tensor(string)", np.dtype(object)
 
 # What a model that is bound to arrays is: calling it runs the model and gives the results.
 Binding = Callable[[], list[Any]]
-Shapes = tuple[tuple[int, ...], ...]
-
-
-class Sizes:
-    """What follows from the shapes of the inputs: words of the frame, and arrays for outputs.
-
-    `allocate` makes these, `specs` are their shapes; both lack outputs of which only data tell."""
-
-    def __init__(
-        self,
-        words: Sequence[tuple[int, int]],
-        allocate: Mapping[int, Callable[[], Array]],
-        specs: Mapping[int, tuple[int, ...]],
-    ) -> None:
-        self.words, self.allocate, self.specs = words, allocate, specs
-
-    def write(self, frame: Frame) -> None:
-        """Let a frame have them."""
-        words = frame.words
-        for position, word in self.words:
-            words[position] = word
-        frame.sizes = self
-
-
-class SizeTable:
-    """Sizes of a program, by the shapes of its inputs; those that came last are remembered."""
-
-    def __init__(self, executor: Executor) -> None:
-        self.ready: dict[Shapes, Sizes] = {}
-        self._lock = threading.Lock()
-        self._extents = self._written_out(executor)
-        addresses = executor.linked.image.values
-        inputs = [(n, executor.program.values[n].shape) for n in executor.program.body.inputs]
-        self._positions = [
-            addresses[number] + VALUE_WORDS + axis
-            for number, dims in inputs
-            if number in addresses and dims is not None
-            for axis in range(len(dims))
-        ]
-        self._owners = [(addresses[number] + Field.OWNER, 0) for number, _ in executor.sized]
-        self._allocators = [
-            (number, partial(_allocator, executor.context.results, value))
-            for number, value in executor.sized
-        ]
-
-    def prepare(self, shapes: Shapes) -> Sizes | None:
-        """What follows from new shapes; None where the checked path has to say what is wrong
-        with them."""
-        try:
-            sizes = self.measured(shapes)
-        except GraftError:
-            return None
-        with self._lock:
-            self.ready[shapes] = sizes
-            if len(self.ready) > REMEMBERED:
-                del self.ready[next(iter(self.ready))]
-        return sizes
-
-    def measured(self, shapes: Shapes) -> Sizes:
-        """What follows from shapes."""
-        try:
-            extents, outputs = self._extents(*shapes)
-        except (ValueError, TypeError):
-            raise UserError("an input has another rank") from None
-        words = [*zip(self._positions, extents, strict=True), *self._owners]
-        specs = {
-            number: shape for (number, _), shape in zip(self._allocators, outputs, strict=True)
-        }
-        allocate = {number: make(specs[number]) for number, make in self._allocators}
-        return Sizes(words, allocate, specs)
-
-    def _written_out(self, executor: Executor) -> Callable[..., Any]:
-        """Shapes of the inputs in; extents for the frame and shapes of the outputs out. Written out
-        for this program, since in a model whose sizes grow every run has new ones."""
-        program, addresses = executor.program, executor.linked.image.values
-        names: dict[str, object] = {"refuse": _refuse_extent, "Extents": Extents}
-        symbols: dict[str, str] = {}  # and the variables that hold their numbers
-        lines, tests, extents = [], [], []
-        for position, number in enumerate(program.body.inputs):
-            dims = program.values[number].shape
-            if dims is None:
-                continue
-            variables = [f"a{position}_{axis}" for axis in range(len(dims))]
-            lines.append(f"[{', '.join(variables)}] = s{position}")
-            extents += variables if number in addresses else []
-            for dim, variable in zip(dims, variables, strict=True):
-                name = bare_symbol(dim)
-                expected = str(dim) if isinstance(dim, int) else symbols.get(name or "")
-                if expected is not None:
-                    tests.append(f"{variable} == {expected}")
-                elif name is not None:
-                    symbols[name] = variable
-        if tests:
-            lines += [f"if not ({' and '.join(tests)}):", "    refuse()"]
-        outputs = self._output_shapes(executor, symbols, names, lines)
-        lines.append(f"return [{', '.join(extents)}], [{outputs}]")
-        return define([f"s{n}" for n in range(len(program.inputs))], lines, names)
-
-    def _output_shapes(
-        self,
-        executor: Executor,
-        symbols: Mapping[str, str],
-        names: dict[str, object],
-        lines: list[str],
-    ) -> str:
-        """The shapes of the outputs as Python's text; adds what computes extents to the lines."""
-        computed: dict[AnyDim, str] = {}
-        shapes = []
-        for _, value in executor.sized:
-            items = []
-            for dim in value.shape or ():
-                variable = symbols.get(bare_symbol(dim) or "")
-                if variable is None and not isinstance(dim, int):
-                    variable = computed.setdefault(dim, f"x{len(computed)}")
-                items.append(str(dim) if variable is None else variable)
-            shapes.append(f"({''.join(f'{item}, ' for item in items)})")
-        if computed:
-            names["names"] = tuple(symbols)
-            lines.append(f"extents = Extents(dict(zip(names, ({', '.join(symbols.values())},))))")
-        for expression, variable in computed.items():
-            names[f"dim_{variable}"] = expression
-            lines += [
-                f"{variable} = extents[dim_{variable}]",
-                f"if {variable} < 0:",
-                "    refuse()",
-            ]
-        return ", ".join(shapes)
-
-
-def _refuse_extent() -> None:
-    raise UserError("an input or an output has another extent")
-
-
-def _allocator(results: ResultPool, value: Value, shape: tuple[int, ...]) -> Callable[[], Array]:
-    assert value.dtype is not None
-    return results.allocator(shape, value.dtype.numpy, value.alignment)
 
 
 class Dispatcher:
@@ -253,16 +112,14 @@ class Dispatcher:
     def _output_lines(self) -> tuple[list[str], list[str]]:
         """What is done for outputs before a run, and after it."""
         before, after = ["allocate = sizes.allocate"] if self._sized else [], []
+        kinds = self._table.kinds
         for number in dict.fromkeys(self._program.body.outputs):
             if number not in self._addresses:
                 after += [f"r{number} = run.values.objects[{number}]"]
                 continue
             address = self._addresses[number] + Field.DATA
             if number in self._sized:
-                before += [
-                    f"r{number} = allocate[{number}]()",
-                    f"words[{address}] = address_of(r{number})",
-                ]
+                before.append(f"r{number}, words[{address}] = allocate[{kinds[number]}]()")
             else:
                 before += [f"if not words[{address + Field.OWNER}]:", f"    words[{address}] = 0"]
                 after += [f"r{number} = frame.copied({number})"]
@@ -283,18 +140,18 @@ class Dispatcher:
         if not {*self._sized}.issuperset(numbers):
             return None
         sizes = self._table.measured(tuple(array.shape for array in inputs))
-        results: dict[int, Array] = {}
+        kinds, results = self._table.kinds, dict[int, Array]()
         for number, name in zip(numbers, self._program.output_names, strict=True):
             value, output = self._program.values[number], outputs.get(name)
             assert value.dtype is not None
             if output is not None:
-                check_output(name, sizes.specs[number], value.dtype.numpy, output)
+                check_output(name, sizes.shapes[kinds[number]], value.dtype.numpy, output)
                 apart = not any(np.may_share_memory(output, array) for array in inputs)
                 if number in results or not (apart and is_usable(output, value.alignment)):
                     return None
                 results[number] = output
             else:
-                results.setdefault(number, sizes.allocate[number]())
+                results.setdefault(number, sizes.allocate[kinds[number]]()[0])
         return self._bound(sizes, inputs, results)
 
     def _bound(
@@ -373,24 +230,3 @@ def bind(
             return run(None, *own)
 
     return run_again
-
-
-def define(
-    parameters: Sequence[str], lines: Sequence[str], names: Mapping[str, object]
-) -> Callable[..., Any]:
-    """Make a function of these lines. Whatever belongs to a model comes by `names`, never as text.
-
-    Loops over one input and one output, and the lists that they fill, take longer than what is done
-    in them: what every run goes through is written out for the inputs and outputs of the model."""
-    scope: dict[str, Any] = dict(names)
-    source = f"def run({', '.join(parameters)}):\n{indent(chr(10).join(lines), '    ')}\n"
-    exec(_compiled(source), scope)
-    # Not to stay there: what a function holds should go as soon as the function does.
-    function: Callable[..., Any] = scope.pop("run")
-    return function
-
-
-@lru_cache(maxsize=256)
-def _compiled(source: str) -> CodeType:
-    """The same program at another size has the same lines."""
-    return compile(source, "<graft run>", "exec")
