@@ -14,6 +14,9 @@ from graft.base.dtypes import Array, DType
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate, run_op
 from graft.ir.types import tensor
+from graft.loop.build import Term
+from graft.loop.evaluate_expr import evaluate_arrays
+from graft.loop.ir import Var
 from graft.ops import get_op
 
 INTEGERS = [dtype for dtype in DType if dtype.is_integer]
@@ -106,6 +109,17 @@ def test_floats_by_zero(dtype: DType) -> None:
     np.testing.assert_array_equal(quotient, [-np.inf, np.nan, np.nan, np.inf, np.inf, np.nan])
     for name in ("mod", "floor_mod"):
         assert np.isnan(run(name, x, zero).astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("name", ["acos", "acosh", "asin", "atanh"])
+def test_formulas_are_nan_outside_of_the_domain(name: str) -> None:
+    x = np.array([-np.inf, -1e300, -3.4e38, -1e10, -3e8, -100, -1.5, 0.5, 1.5, 1e10, 1e300])
+    op = get_op(name)
+    assert op.scalar is not None
+    formula = op.scalar(op.attrs(), Term(Var("x", DType.FLOAT64)))
+    with np.errstate(all="ignore"):
+        computed = evaluate_arrays(formula.expr, {"x": x})
+    np.testing.assert_allclose(computed, run(name, x))
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint2", "int32"])

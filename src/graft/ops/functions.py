@@ -75,7 +75,8 @@ def asinh(x: Term) -> Term:
 @in_double
 def acosh(x: Term) -> Term:
     above = x - 1.0
-    near = _log_of_one_plus(above + call("sqrt", above * (x + 1.0)))
+    # Two roots, since below -1 the product under a single one is positive.
+    near = _log_of_one_plus(above + call("sqrt", above) * call("sqrt", x + 1.0))
     return select(x > 1e9, call("log", x) + math.log(2), near)
 
 
