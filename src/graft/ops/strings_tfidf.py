@@ -1,11 +1,8 @@
-"""Counting n-grams: sequences of words or numbers -> vectors of weighted counts.
-
-The n-grams that count are those of a pool. They are kept as a trie of numbered prefixes, so that
-all positions of all rows walk down it together, one word per step.
-"""
+"""Counting the n-grams of a pool: sequences of words or numbers -> vectors of weighted counts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,67 +80,25 @@ def _tfidf_type(attrs: TfIdfAttrs, data: TensorType) -> TensorType:
     return TensorType(DType.FLOAT32, (*data.shape[:-1], width))
 
 
-class _Trie:
-    """The pool's n-grams as steps (prefix, word) -> longer prefix; prefix 0 is the empty one."""
-
-    def __init__(self, grams: list[tuple[Any, ...]]) -> None:
-        self.words: dict[Any, int] = {}
-        numbers: dict[tuple[Any, ...], int] = {(): 0}
-        for gram in grams:
-            for length, word in enumerate(gram, start=1):
-                self.words.setdefault(word, len(self.words) + 1)  # 0 is any other word
-                numbers.setdefault(gram[:length], len(numbers))
-        self.base = len(self.words) + 1
-        prefixes = list(numbers)[1:]
-        steps = [numbers[gram[:-1]] * self.base + self.words[gram[-1]] for gram in prefixes]
-        order = np.argsort(np.array(steps, np.int64))
-        self.steps = np.array(steps, np.int64)[order]
-        self.targets = order + 1
-        self.gram_of = np.full(len(numbers), -1, np.int64)
-        for index, gram in enumerate(grams):
-            self.gram_of[numbers[gram]] = index
-
-    def encode(self, data: Array) -> Array:
-        """Words as numbers."""
-        numbers = self.words
-        codes = [numbers.get(word, 0) for word in data.reshape(-1).tolist()]
-        return np.array(codes, np.int64).reshape(data.shape)
-
-    def step(self, prefixes: Array, words: Array) -> Array:
-        """The longer prefixes; -1 where there is none."""
-        steps = prefixes * self.base + words
-        at = np.minimum(np.searchsorted(self.steps, steps), len(self.steps) - 1)
-        exists = (prefixes >= 0) & (words > 0) & (self.steps[at] == steps)
-        return np.asarray(np.where(exists, self.targets[at], -1))
-
-
-def _count(attrs: TfIdfAttrs, trie: _Trie, codes: Array, distance: int, counts: Array) -> None:
-    """Add the n-grams whose words lie `distance` apart; single words count once only."""
-    prefixes = np.zeros(codes.shape, np.int64)
-    for length in range(1, attrs.max_length + 1):
-        reach = codes.shape[1] - (length - 1) * distance
-        if reach <= 0:
-            return
-        begin = (length - 1) * distance
-        prefixes = trie.step(prefixes[:, :reach], codes[:, begin : begin + reach])
-        if length < attrs.min_length or (length == 1 and distance > 1):
-            continue
-        result = np.where(prefixes >= 0, trie.gram_of[prefixes], -1)
-        row, column = np.nonzero(result >= 0)
-        np.add.at(counts, (row, result[row, column]), 1)
+def _grams_in(attrs: TfIdfAttrs, words: list[Any]) -> Iterator[tuple[Any, ...]]:
+    """All n-grams of a text, their words adjacent or up to `max_skip` apart; single words once."""
+    for distance in range(1, min(attrs.max_skip, len(words)) + 2):
+        for length in range(max(attrs.min_length, min(distance, 2)), attrs.max_length + 1):
+            reach = (length - 1) * distance
+            for start in range(len(words) - reach):
+                yield tuple(words[start : start + reach + 1 : distance])
 
 
 @operator("nlp.tfidf", "data", _tfidf_type)
 def _tfidf(attrs: TfIdfAttrs, data: Array) -> Array:
     """Counts of n-grams from a pool, or their weights."""
-    grams = grams_of(attrs)
+    grams = {gram: index for index, gram in enumerate(grams_of(attrs))}
     rows = data if data.ndim == 2 else data[np.newaxis]
     counts = np.zeros((len(rows), len(grams)), np.int64)
-    if grams and rows.shape[1]:
-        trie = _Trie(grams)
-        codes = trie.encode(rows)
-        for distance in range(1, min(attrs.max_skip, codes.shape[1]) + 2):
-            _count(attrs, trie, codes, distance, counts)
+    for row, words in enumerate(rows.tolist()):
+        for gram in _grams_in(attrs, words):
+            if gram in grams:
+                counts[row, grams[gram]] += 1
     weighted = counts.astype(np.float32)
     if attrs.mode != "TF":
         weights = np.array(attrs.weights or (1.0,) * len(grams), np.float32)
