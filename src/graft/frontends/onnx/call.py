@@ -163,10 +163,19 @@ class Call:
         raise UnsupportedError(message, self.location, hint)
 
 
-def delegate(call: Call, op_type: str, *operands: Value | None, **attributes: Any) -> Value:
-    """Lower another ONNX operator (of the same domain and opset) in this one's stead."""
-    node = onnx.helper.make_node(op_type, [], [""], domain=call.node.domain, **attributes)
-    return call.scope.lower_call(node, operands, call.location)[0]
+def cast_to(call: Call, value: Value, dtype: DType) -> Value:
+    """The value in a dtype; itself where it has that already."""
+    return value if value.dtype is dtype else call.op("cast", value, dtype=dtype)
+
+
+def extent(call: Call, value: Value, axis: builtins.int) -> Value:
+    """An extent as an int64 scalar."""
+    return call.op("take", call.op("shape_of", value), call.constant(np.int64(axis)), axis=0)
+
+
+def counted(call: Call, count: Value) -> Value:
+    """0, 1, 2, ... as int64, so many numbers."""
+    return call.op("arange", call.constant(np.int64(0)), count, call.constant(np.int64(1)))
 
 
 def allow(call: Call, message: str, consequence: str) -> None:

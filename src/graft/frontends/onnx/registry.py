@@ -14,6 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import onnx
 
 from graft.base.registry import Registry
 from graft.frontends.onnx.call import Call
@@ -64,3 +67,17 @@ def corresponds(op_type: str, name: str, *attributes: str) -> None:
     """Register both ways: the ONNX operator is imported as `name`, and that is exported as it."""
     FORMS.add(name, OnnxForm(op_type, attributes))
     lowers_to(op_type, name, " ".join(attributes))
+
+
+def lower_as(
+    call: Call, op_type: str, *operands: Value | None, opset: int | None = None, **attributes: Any
+) -> tuple[Value, ...]:
+    """Lower another operator of ONNX's own in this one's stead, by the rules of an opset."""
+    node = onnx.helper.make_node(op_type, [], [""], **attributes)
+    other = Call(node, operands, call.scope, opset or call.opset, call.location)
+    return all_results(LOWERINGS.get(op_type)(other))
+
+
+def all_results(results: Value | tuple[Value | None, ...]) -> tuple[Value, ...]:
+    """What a lowering gives, as a tuple."""
+    return results if isinstance(results, tuple) else (results,)  # type: ignore[return-value]

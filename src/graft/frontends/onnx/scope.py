@@ -39,7 +39,7 @@ from graft.frontends.onnx.functions import (
 from graft.frontends.onnx.legacy import MODERN, modernize
 from graft.frontends.onnx.leniency import Leniency
 from graft.frontends.onnx.reader import Source
-from graft.frontends.onnx.registry import LOWERINGS, key
+from graft.frontends.onnx.registry import LOWERINGS, all_results, key
 from graft.frontends.onnx.types import contradiction
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
@@ -229,7 +229,7 @@ class Scope:
             results = LOWERINGS.get(lowering)(Call(node, operands, self, opset, location))
         except GraftError as error:
             raise error.at(location) from error.__cause__
-        return results if isinstance(results, tuple) else (results,)  # type: ignore[return-value]
+        return all_results(results)
 
     def _by_schema(
         self,

@@ -111,19 +111,19 @@ def _thresholded_relu(call: Call) -> Value:
     return call.op("where", is_above, x, call.scalar(0, x))
 
 
-def _swish_of(call: Call, x: Value) -> Value:
-    gate = call.op("sigmoid", _times(call, x, call.float("alpha")))
-    return call.op("multiply", x, gate)
+def swish(call: Call, x: Value, alpha: float = 1) -> Value:
+    """x * sigmoid(alpha * x)."""
+    return call.op("multiply", x, call.op("sigmoid", _times(call, x, alpha)))
 
 
 @lowers("Swish")
 def _swish(call: Call) -> Value:
-    return _swish_of(call, call.input(0))
+    return swish(call, call.input(0), call.float("alpha"))
 
 
 @lowers("SwiGLU")
 def _swiglu(call: Call) -> Value:
-    return call.op("multiply", _swish_of(call, call.input(0)), call.input(1))
+    return call.op("multiply", swish(call, call.input(0), call.float("alpha")), call.input(1))
 
 
 @lowers("Shrink")

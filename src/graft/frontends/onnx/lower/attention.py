@@ -11,7 +11,7 @@ import numpy as np
 from graft.base.dim_questions import provably_equal
 from graft.base.dims import product
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.call import Call, cast_to, extent
 from graft.frontends.onnx.registry import lowers
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.ir.graph import Value
@@ -40,11 +40,6 @@ def merge_heads(call: Call, x: Value) -> Value:
     moved = call.op("transpose", x, axes=[0, 2, 1, 3])
     merged = -1 if moved.shape is None else product(moved.shape[2:])
     return call.op("reshape", moved, shape=[0, 0, merged if isinstance(merged, int) else -1])
-
-
-def extent(call: Call, x: Value, axis: int) -> Value:
-    """An extent as an int64 scalar."""
-    return call.op("take", call.op("shape_of", x), call.constant(np.int64(axis)), axis=0)
 
 
 def _positions(call: Call, query: Value) -> tuple[Value | None, Value | None]:
@@ -94,7 +89,6 @@ def _attention(call: Call) -> tuple[Value | None, ...]:
     mask = call.optional(3)
     if mask is not None:
         mask = _mask(call, mask, key, dtype)
-    converted = value if value.dtype is dtype else call.op("cast", value, dtype=dtype)
     windows = {side: call.int(f"{side}_size", -1) for side in ("left_window", "right_window")}
     causal = bool(call.int("is_causal", 0))
     lengths, offset = _positions(call, query)
@@ -102,7 +96,7 @@ def _attention(call: Call) -> tuple[Value | None, ...]:
         offset = None
     results = call.ops(
         "nn.attention",
-        *(query, key, converted, mask, lengths, offset),
+        *(query, key, cast_to(call, value, dtype), mask, lengths, offset),
         causal=causal,
         softcap=call.float("softcap", 0.0),
         scale=call.float("scale", None),

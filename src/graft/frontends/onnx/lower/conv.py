@@ -13,6 +13,7 @@ import numpy as np
 from graft.base.dims import AnyDim, dim_max
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.lower.activation import swish
 from graft.frontends.onnx.lower.linear import without_zero_point
 from graft.frontends.onnx.lower.window import (
     Window,
@@ -187,7 +188,7 @@ def _causal_conv_with_state(call: Call) -> tuple[Value, Value]:
 def _activate(call: Call, result: Value) -> Value:
     activation = call.string("activation", "none")
     if activation in ("silu", "swish"):
-        return call.op("multiply", result, call.op("sigmoid", result))
+        return swish(call, result)
     if activation != "none":
         call.fail(f"activation is '{activation}', none of none, silu, swish")
     return result

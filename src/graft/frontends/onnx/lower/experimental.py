@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from graft.frontends.onnx.call import Call, delegate
+from graft.frontends.onnx.call import Call
 from graft.frontends.onnx.lower.microsoft.contract import main
-from graft.frontends.onnx.registry import lowers
+from graft.frontends.onnx.registry import lower_as, lowers
 from graft.ir.graph import Value
 
 
@@ -34,7 +34,7 @@ def _scaled_tanh(call: Call) -> Value:
 @lowers("ParametricSoftplus")
 def _parametric_softplus(call: Call) -> Value:
     inner = call.op("multiply", call.input(0), _float(call, "beta", 1.0))
-    soft = delegate(call, "Softplus", inner)
+    (soft,) = lower_as(call, "Softplus", inner)
     return call.op("multiply", soft, _float(call, "alpha", 1.0))
 
 

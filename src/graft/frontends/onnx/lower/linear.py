@@ -5,7 +5,7 @@ from __future__ import annotations
 from graft.base.dim_questions import provably_different, provably_equal
 from graft.base.dims import UNKNOWN
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.call import Call, cast_to
 from graft.frontends.onnx.registry import lowers, lowers_to
 from graft.ir.graph import Value
 from graft.ops.rules import require_broadcasts_to
@@ -109,11 +109,6 @@ def centred(call: Call, value: Value, zero_point: Value | None, dtype: DType) ->
     if zero_point is None:
         return wide
     return call.op("subtract", wide, cast_to(call, zero_point, dtype))
-
-
-def cast_to(call: Call, value: Value, dtype: DType) -> Value:
-    """The value in a dtype; itself where it has that already."""
-    return value if value.dtype is dtype else call.op("cast", value, dtype=dtype)
 
 
 @lowers("QLinearMatMul")

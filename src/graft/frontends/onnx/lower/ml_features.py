@@ -9,7 +9,7 @@ import numpy as np
 from graft.base.dim_questions import provably_equal
 from graft.base.dims import dim_min
 from graft.base.dtypes import Array, DType
-from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.call import Call, cast_to
 from graft.frontends.onnx.registry import lowers
 from graft.ir.graph import Value
 from graft.ir.types import MapType, TensorType
@@ -73,7 +73,7 @@ def _imputer(call: Call) -> Value:
 
 @lowers("Scaler", domain=ML)
 def _scaler(call: Call) -> Value:
-    result = as_float(call, call.input(0))
+    result = cast_to(call, call.input(0), DType.FLOAT32)
     offset, scale = call.ints("offset", ()), call.ints("scale", ())
     if offset and scale and len(offset) != len(scale):
         call.fail(f"there are {len(offset)} offsets but {len(scale)} scales")
@@ -84,16 +84,9 @@ def _scaler(call: Call) -> Value:
     return result
 
 
-def as_float(call: Call, value: Value) -> Value:
-    """The value as float32."""
-    if value.dtype is DType.FLOAT32:
-        return value
-    return call.op("cast", value, dtype=DType.FLOAT32)
-
-
 @lowers("Normalizer", domain=ML)
 def _normalizer(call: Call) -> Value:
-    data = as_float(call, call.input(0))
+    data = cast_to(call, call.input(0), DType.FLOAT32)
     if data.shape is not None and len(data.shape) not in (1, 2):
         call.fail(f"Normalizer wants a tensor of shape [C] or [N, C], not {data.tensor}")
     along = {"axes": (-1,), "keepdims": True}
@@ -121,7 +114,7 @@ def _feature_vectorizer(call: Call) -> Value:
 
 def _columns(call: Call, position: int, width: int | None) -> Value:
     """One input as [rows, width]: columns beyond the width are cut off, missing ones are zero."""
-    data = as_float(call, call.input(position))
+    data = cast_to(call, call.input(position), DType.FLOAT32)
     rank = call.rank(data)
     if rank == 1:
         data = call.op("expand_dims", data, axes=(0,))
@@ -210,7 +203,7 @@ def _cast_map(call: Call) -> Value:
     dtype = _value_dtype(call)
     fill = "" if target == "TO_STRING" else "0"
     row = call.op("ml.map_to_tensor", call.input(0), dtype=dtype, length=length, fill=fill)
-    return row if dtype is targets[target] else call.op("cast", row, dtype=targets[target])
+    return cast_to(call, row, targets[target])
 
 
 def _value_dtype(call: Call) -> DType:

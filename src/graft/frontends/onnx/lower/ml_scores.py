@@ -14,8 +14,7 @@ from enum import StrEnum
 import numpy as np
 
 from graft.base.dtypes import Array, DType
-from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.ml_features import as_float
+from graft.frontends.onnx.call import Call, cast_to
 from graft.ir.graph import Value
 
 
@@ -104,7 +103,7 @@ def samples(call: Call) -> Value:
 
 def float_samples(call: Call) -> Value:
     """The samples as float32."""
-    return as_float(call, samples(call))
+    return cast_to(call, samples(call), DType.FLOAT32)
 
 
 def top_label(call: Call, scores: Value, labels: Array) -> Value:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dtypes import Array
-from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.ml_features import ML, as_float, labels_of
+from graft.base.dtypes import Array, DType
+from graft.frontends.onnx.call import Call, cast_to
+from graft.frontends.onnx.lower.ml_features import ML, labels_of
 from graft.frontends.onnx.lower.ml_scores import (
     PostTransform,
     binary_scores,
@@ -115,12 +115,14 @@ def _old_votes(call: Call, prefix: str, keys: Array, leaf: Array) -> dict[str, A
 
 
 def _with_base(call: Call, scores: Value, base: Array) -> Value:
-    """The aggregated votes plus what each target starts from."""
-    if not base.size:
-        return scores
-    if base.size != (scores.shape or ())[-1]:
-        call.fail(f"there are {(scores.shape or ())[-1]} targets but {base.size} base_values")
-    return call.op("nn.bias_add", scores, call.constant(base.astype(scores.dtype.numpy)), axis=-1)
+    """The aggregated votes plus what each target starts from, in float32."""
+    if base.size:
+        count = (scores.shape or ())[-1]
+        if base.size != count:
+            call.fail(f"there are {count} targets but {base.size} base_values")
+        offset = call.constant(base.astype(scores.dtype.numpy))
+        scores = call.op("nn.bias_add", scores, offset, axis=-1)
+    return cast_to(call, scores, DType.FLOAT32)
 
 
 @lowers("TreeEnsembleRegressor", domain=ML)
@@ -133,7 +135,7 @@ def _regressor(call: Call) -> Value:
     scores = call.op(
         "ml.tree_ensemble", samples(call), **forest, targets=targets, aggregate=aggregate
     )
-    scores = as_float(call, _with_base(call, scores, _numbers(call, "base_values")))
+    scores = _with_base(call, scores, _numbers(call, "base_values"))
     return transformed(call, scores, post_transform(call))
 
 
@@ -150,7 +152,7 @@ def _classifier(call: Call) -> tuple[Value, Value]:
     if classes == 2 and len(voted) == 1:
         return _binary(call, forest, labels, base, transform)
     scores = call.op("ml.tree_ensemble", samples(call), **forest, targets=classes)
-    scores = as_float(call, _with_base(call, scores, base))
+    scores = _with_base(call, scores, base)
     if classes == 1:
         return label_above(call, scores, 0, labels), transformed(call, scores, transform)
     return top_label(call, scores, labels), transformed(call, scores, transform)
@@ -169,7 +171,7 @@ def _binary(
         base = base[:1]
     targets = 2 if second else 1
     scores = call.op("ml.tree_ensemble", samples(call), **forest, targets=targets)
-    scores = as_float(call, _with_base(call, scores, base))
+    scores = _with_base(call, scores, base)
     if not second:
         label = label_above(call, scores, threshold, labels)
         return label, binary_scores(call, scores, transform, complement=positive)
@@ -193,9 +195,7 @@ def _tree_ensemble(call: Call) -> Value:
         targets=call.int("n_targets", _highest(targets) + 1),
         aggregate=_AGGREGATES[aggregate],
     )
-    if scores.dtype != data.dtype:
-        scores = call.op("cast", scores, dtype=data.dtype)
-    return transformed(call, scores, post_transform(call))
+    return transformed(call, cast_to(call, scores, data.dtype), post_transform(call))
 
 
 def _new_forest(call: Call) -> dict[str, Array]:

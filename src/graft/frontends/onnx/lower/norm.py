@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call, allow
-from graft.frontends.onnx.lower.linear import cast_to
+from graft.frontends.onnx.call import Call, allow, cast_to
 from graft.frontends.onnx.registry import lowers, lowers_to
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.ir.graph import Value

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.call import Call, cast_to
 from graft.frontends.onnx.lower.window import Window, padded_at_run_time, window_of
 from graft.frontends.onnx.registry import Lowering, lowers, lowers_to
 from graft.ir.graph import Value
@@ -97,11 +97,11 @@ def _global_norm(call: Call, data: Value, axes: tuple[int, ...]) -> Value:
     size = call.op("abs", data)
     if not axes:
         return size
-    wide = size if data.dtype.bits >= 32 else call.op("cast", size, dtype=DType.FLOAT32)
+    wide = size if data.dtype.bits >= 32 else cast_to(call, size, DType.FLOAT32)
     powers = call.op("power", wide, call.scalar(p, wide))
     total = call.op("sum", powers, axes=axes, keepdims=True)
     root = call.op("power", total, call.scalar(1 / p, wide))
-    return root if data.dtype.bits >= 32 else call.op("cast", root, dtype=data.dtype)
+    return cast_to(call, root, data.dtype)
 
 
 lowers("GlobalLpPool")(_global(_global_norm))

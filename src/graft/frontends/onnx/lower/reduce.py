@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call, delegate
-from graft.frontends.onnx.registry import Lowering, lowers, lowers_to
+from graft.frontends.onnx.call import Call, cast_to, extent
+from graft.frontends.onnx.registry import Lowering, lower_as, lowers, lowers_to
 from graft.ir.graph import Value
 
 lowers_to("CumSum", "cumsum", "exclusive reverse")
@@ -89,10 +89,8 @@ lowers("ReduceSumSquare")(_sum_of_squares)
 
 def _in_floats(call: Call, data: Value, compute: Callable[[Value], Value]) -> Value:
     """Compute roots and logarithms of integers in float64."""
-    if data.dtype.is_float:
-        return compute(data)
-    result = compute(call.op("cast", data, dtype=DType.FLOAT64))
-    return call.op("cast", result, dtype=data.dtype)
+    wide = data if data.dtype.is_float else call.op("cast", data, dtype=DType.FLOAT64)
+    return cast_to(call, compute(wide), data.dtype)
 
 
 @lowers("ReduceL2")
@@ -135,7 +133,7 @@ def _hardmax(call: Call) -> Value:
     x = call.input(0)
     if call.opset >= 13:
         return _first_maximum(call, x, call.int("axis", -1))
-    flat = delegate(call, "Flatten", x, axis=call.int("axis", 1))
+    (flat,) = lower_as(call, "Flatten", x, axis=call.int("axis", 1))
     result = _first_maximum(call, flat, 1)
     return call.op("reshape", result, call.op("shape_of", x), allowzero=True)
 
@@ -148,6 +146,5 @@ def _first_maximum(call: Call, x: Value, axis: int) -> Value:
         least = call.constant(-np.inf, x.dtype)
         searched = call.op("nn.pad", x, least, pad_width=(0, 1), axes=(axis,))
     first = call.op("argmax", searched, axis=axis)
-    depth = call.op("take", call.op("shape_of", x), call.constant(axis, DType.INT64))
     values = call.constant([0, 1], x.dtype)
-    return call.op("one_hot", first, values, depth, axis=axis)
+    return call.op("one_hot", first, values, extent(call, x, axis), axis=axis)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call, delegate
-from graft.frontends.onnx.registry import Lowering, lowers, lowers_to
+from graft.frontends.onnx.call import Call, cast_to
+from graft.frontends.onnx.registry import Lowering, lower_as, lowers, lowers_to
 from graft.frontends.onnx.types import dtype_from_onnx
 from graft.ir.graph import Value
 
@@ -37,7 +37,7 @@ def _window(constant: float, first: float, second: float) -> Lowering:
         working = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
         size = call.input(0)
         one = call.scalar(1, size)
-        positions = delegate(call, "Range", call.scalar(0, size), size, one)
+        (positions,) = lower_as(call, "Range", call.scalar(0, size), size, one)
         period = size if call.int("periodic", 1) else call.op("subtract", size, one)
         full_circle = call.constant(2 * math.pi, working)
         step = call.op("divide", full_circle, call.op("cast", period, dtype=working))
@@ -48,7 +48,7 @@ def _window(constant: float, first: float, second: float) -> Lowering:
         if second:
             double = call.op("multiply", angle, call.scalar(2, angle))
             result = call.op("add", result, _cosine(call, second, double))
-        return result if dtype is working else call.op("cast", result, dtype=dtype)
+        return cast_to(call, result, dtype)
 
     return lower
 

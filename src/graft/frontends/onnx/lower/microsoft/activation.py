@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graft.frontends.onnx.call import Call
+from graft.frontends.onnx.lower.activation import swish
 from graft.frontends.onnx.lower.microsoft.contract import lowers_microsoft, main
+from graft.frontends.onnx.registry import lower_as
 from graft.ir.graph import Value
 
 # What a fused activation is called -> the names of its coefficients, in the order they are given.
@@ -72,9 +74,7 @@ def _fast_gelu(call: Call) -> Value:
 
 @lowers_microsoft("QuickGelu", "X", "alpha")
 def _quick_gelu(call: Call) -> Value:
-    x, alpha = call.input(0), call.float("alpha", 1.702)
-    gate = call.op("sigmoid", call.op("multiply", x, call.scalar(alpha, x)))
-    return call.op("multiply", x, gate)
+    return swish(call, call.input(0), call.float("alpha", 1.702))
 
 
 @lowers_microsoft("BiasAdd", "X bias skip")
@@ -97,14 +97,6 @@ def _bias_softmax(call: Call) -> Value:
     A bias that is broadcast within has extents of 1 where it is; one that is broadcast without may
     lack leading axes.
     """
-    x, axis = call.input(0), call.int("axis", 1)
     call.int("is_inner_broadcast")
-    rank = call.rank(x)
-    if not -rank <= axis < rank:
-        call.fail(f"axis {axis} is out of range for rank {rank}")
-    total = call.op("add", x, call.input(1))
-    if axis % rank == rank - 1:
-        return call.op("nn.softmax", total, axis=-1)
-    flat = call.op("reshape", total, shape=(*(0,) * (axis % rank), -1))
-    shape = call.op("shape_of", total)
-    return call.op("reshape", call.op("nn.softmax", flat, axis=-1), shape, allowzero=True)
+    total = call.op("add", call.input(0), call.input(1))
+    return lower_as(call, "Softmax", total, opset=11, axis=call.int("axis", 1))[0]

@@ -13,8 +13,8 @@ import numpy as np
 
 from graft.base.dim_questions import provably_different, provably_equal
 from graft.base.dims import UNKNOWN
-from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.attention import extent, merge_heads, split_heads
+from graft.frontends.onnx.call import Call, counted, extent
+from graft.frontends.onnx.lower.attention import merge_heads, split_heads
 from graft.frontends.onnx.lower.linear import matmul
 from graft.frontends.onnx.lower.microsoft.activation import with_bias
 from graft.frontends.onnx.lower.microsoft.contract import (
@@ -23,7 +23,7 @@ from graft.frontends.onnx.lower.microsoft.contract import (
     refuse_attribute,
     refuse_operand,
 )
-from graft.frontends.onnx.lower.microsoft.integer_product import scaled_product
+from graft.frontends.onnx.lower.microsoft.product import scaled_product
 from graft.ir.graph import Value
 
 _FILTER = -10000.0
@@ -82,8 +82,7 @@ def _visible_by_position(call: Call, mask: Value, heads: Heads) -> Value:
     """By one length for each of the batch, or by all the ends and then all the starts."""
     batch = (heads.query.shape or (UNKNOWN,))[0]
     count = (mask.shape or (UNKNOWN,))[0]
-    zero, one = call.constant(np.int64(0)), call.constant(np.int64(1))
-    keys = call.op("arange", zero, extent(call, heads.key, 2), one)
+    keys = counted(call, extent(call, heads.key, 2))
     if provably_equal(count, batch):
         return call.op("less", keys, _per_batch(call, mask))
     if isinstance(batch, int) and count == 3 * batch + 2:  # running totals follow the lengths

@@ -11,11 +11,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-import onnx
-
 from graft.frontends.onnx.call import Call, allow
 from graft.frontends.onnx.functions import IGNORED
-from graft.frontends.onnx.registry import LOWERINGS, Lowering, lowers
+from graft.frontends.onnx.registry import LOWERINGS, Lowering, all_results, lower_as, lowers
 from graft.ir.graph import Value
 from graft.ir.op import Operand, parse_operands
 
@@ -66,26 +64,12 @@ def lowers_alike(op_type: str, operands: str, attributes: str = "") -> None:
 
 def main(call: Call, op_type: str, *operands: Value | None, **attributes: Any) -> Value:
     """Lower an operator of ONNX's own; its first result."""
-    return main_results(call, op_type, *operands, **attributes)[0]
-
-
-def main_results(
-    call: Call, op_type: str, *operands: Value | None, rules: int = RULES, **attributes: Any
-) -> tuple[Value, ...]:
-    """Lower an operator of ONNX's own, as opset `rules` has it."""
-    node = onnx.helper.make_node(op_type, [], [""], **attributes)
-    return _all(LOWERINGS.get(op_type)(Call(node, operands, call.scope, rules, call.location)))
+    return lower_as(call, op_type, *operands, opset=RULES, **attributes)[0]
 
 
 def main_alike(call: Call, op_type: str, *operands: Value | None) -> tuple[Value, ...]:
     """Lower an operator of ONNX's own that has the same attributes as this call's."""
-    return _all(LOWERINGS.get(op_type)(replace(call, inputs=operands, opset=RULES)))
-
-
-def _all(results: Value | tuple[Value | None, ...]) -> tuple[Value, ...]:
-    if isinstance(results, tuple):
-        return results  # type: ignore[return-value]
-    return (results,)
+    return all_results(LOWERINGS.get(op_type)(replace(call, inputs=operands, opset=RULES)))
 
 
 def refuse_attribute(call: Call, name: str, neutral: Any, hint: str = "") -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.attention import extent, merge_heads, split_heads
-from graft.frontends.onnx.lower.linear import cast_to
+from graft.frontends.onnx.call import Call, cast_to, counted, extent
+from graft.frontends.onnx.lower.attention import merge_heads, split_heads
 from graft.frontends.onnx.lower.microsoft.contract import (
     lowers_microsoft,
     main,
@@ -29,8 +28,8 @@ def _rotary_embedding(call: Call) -> Value:
     x, positions = call.input(0), call.input(1)
     rank = call.rank(x)
     if call.rank(positions) == 1:
-        counted = _counted(call, extent(call, x, 2 if rank == 4 else 1))
-        positions = call.op("expand_dims", call.op("add", positions, counted), axes=(0,))
+        numbers = counted(call, extent(call, x, 2 if rank == 4 else 1))
+        positions = call.op("expand_dims", call.op("add", positions, numbers), axes=(0,))
     return _rotated(call, x, positions, call.input(2), call.input(3), call.int("num_heads", 0))
 
 
@@ -52,11 +51,6 @@ def _heads_by_cache(call: Call, x: Value, cosines: Value) -> int:
     if not isinstance(width, int) or not isinstance(half, int) or not half or width % (2 * half):
         call.unsupported(f"{call.node.op_type} cannot tell the number of heads", "give num_heads")
     return width // (2 * half)
-
-
-def _counted(call: Call, count: Value) -> Value:
-    """0, 1, 2, ... as int64."""
-    return call.op("arange", call.constant(np.int64(0)), count, call.constant(np.int64(1)))
 
 
 @lowers_microsoft(
@@ -136,8 +130,8 @@ def _at_positions(call: Call, x: Value, starts: Value) -> Value:
     """Queries or keys turned by their positions: given ones, or counted from where they start."""
     positions = call.optional(9)
     if positions is None:
-        counted = _counted(call, extent(call, x, 2))
-        positions = call.op("add", call.op("expand_dims", starts, axes=(1,)), counted)
+        numbers = counted(call, extent(call, x, 2))
+        positions = call.op("add", call.op("expand_dims", starts, axes=(1,)), numbers)
     cosines, sines = call.input(7), call.input(8)
     size = x.shape[3] if x.shape else None
     half = cosines.shape[1] if cosines.shape else None

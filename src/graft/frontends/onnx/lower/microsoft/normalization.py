@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.attention import extent
-from graft.frontends.onnx.lower.linear import cast_to
+from graft.frontends.onnx.call import Call, cast_to, counted, extent
+from graft.frontends.onnx.lower.activation import swish
 from graft.frontends.onnx.lower.microsoft.activation import with_bias
 from graft.frontends.onnx.lower.microsoft.contract import lowers_microsoft
 from graft.frontends.onnx.lower.microsoft.product import channels_first, channels_last
@@ -87,8 +86,7 @@ def embedded(
         call.fail("segment_ids and segment_embedding come together or not at all")
     total = call.op("take", word_table, words, axis=0)
     if positions is None:
-        zero, one = call.constant(np.int64(0)), call.constant(np.int64(1))
-        positions = call.op("arange", zero, extent(call, words, 1), one)
+        positions = counted(call, extent(call, words, 1))
     total = call.op("add", total, call.op("take", position_table, positions, axis=0))
     if segments is not None and segment_table is not None:
         total = call.op("add", total, call.op("take", segment_table, segments, axis=0))
@@ -157,5 +155,5 @@ def _grouped(call: Call, x: Value) -> Value:
     groups, epsilon = call.int("groups"), call.float("epsilon", 1e-5)
     result = call.op("nn.group_norm", data, *parameters, num_groups=groups, epsilon=epsilon)
     if activation:
-        result = call.op("multiply", result, call.op("sigmoid", result))
+        result = swish(call, result)
     return channels_last(call, result) if last else result

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from graft.base.dtypes import DType
-from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.linear import cast_to
+from graft.frontends.onnx.call import Call, cast_to
 from graft.frontends.onnx.lower.microsoft.activation import with_bias
 from graft.frontends.onnx.lower.microsoft.contract import (
     lowers_microsoft,

@@ -10,12 +10,9 @@ from collections.abc import Callable
 
 from graft.base.dtypes import DType
 from graft.frontends.onnx.call import Call
-from graft.frontends.onnx.lower.microsoft.contract import (
-    lowers_microsoft,
-    main_alike,
-    main_results,
-)
+from graft.frontends.onnx.lower.microsoft.contract import RULES, lowers_microsoft, main_alike
 from graft.frontends.onnx.lower.microsoft.product import main_on_images
+from graft.frontends.onnx.registry import lower_as
 from graft.ir.graph import Value
 
 
@@ -59,7 +56,7 @@ def _leaky_relu(call: Call, x: Value) -> Value:
 def _softmax(call: Call, x: Value) -> Value:
     """Before opset 13 over all axes from `axis` on, taken as one."""
     axis, opset = call.int("axis", -1), call.int("opset")
-    return main_results(call, "Softmax", x, axis=axis, rules=opset)[0]
+    return lower_as(call, "Softmax", x, opset=opset, axis=axis)[0]
 
 
 def _pooled(op_type: str) -> Callable[[Call, Value], Value]:
@@ -120,7 +117,9 @@ def _dynamic_quantize_lstm(call: Call) -> tuple[Value, ...]:
     ONNX Runtime also quantises the state from step to step, in portions that depend on how many
     threads it has; that is a way to compute, not a meaning, and is left out.
     """
-    stored, scale, zero_point, *_ = main_results(call, "DynamicQuantizeLinear", call.input(0))
+    stored, scale, zero_point, *_ = lower_as(
+        call, "DynamicQuantizeLinear", call.input(0), opset=RULES
+    )
     data = call.op("qnn.dequantize", stored, scale, zero_point)
     weight, recurrent = (_gates(call, position, scale) for position, scale in ((1, 8), (2, 10)))
     return main_alike(call, "LSTM", data, weight, recurrent, *call.inputs[3:8])
