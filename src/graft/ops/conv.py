@@ -46,6 +46,7 @@ from graft.ops.window import (
     pad_pairs,
     padded,
     reach,
+    read_extents,
     window_counts,
     window_slices,
 )
@@ -227,12 +228,7 @@ def _express_convolution(attrs: Any, out: te.Out, data: Tensor, weight: Tensor) 
     dtype, shape = out.dtype, out.shape
     rank = len(attrs.strides)
     outputs, depth, *kernel = te.numbers(te.sizes(weight), "the kernel's extents")
-    extents = [
-        (count - 1) * stride + (taps - 1) * dilation + 1
-        for count, stride, taps, dilation in zip(
-            shape[2:], attrs.strides, kernel, attrs.dilation, strict=True
-        )
-    ]
+    extents = read_extents(attrs, shape[2:], kernel)
     begins, ends = attrs.padding[:rank], attrs.padding[rank:]
     zero = te.number(0, te.accumulated_in(dtype))
     source = te.bordered(data, f"{out.name}_pad", begins, extents, zero, ends=ends)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, Unknown, product
-from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Ints
 from graft.ir.graph import Node
 from graft.ir.op import Kind, Work, define, movement_work, traffic
@@ -30,7 +30,8 @@ from graft.loop.tensor import Axis, Reduce, Tensor, identity, max_, min_, sum_
 from graft.ops import expression as te
 from graft.ops.index import check_indices
 from graft.ops.index_bounds import IndexBounds
-from graft.ops.reduce import comparable
+from graft.ops.pointwise import widened_array
+from graft.ops.reduce import comparable, lowest
 from graft.ops.rules import ranked_shape, require, require_same_dim
 from graft.ops.window import (
     RANKS,
@@ -41,7 +42,9 @@ from graft.ops.window import (
     for_rank,
     pad_pairs,
     padded,
+    padding_behind,
     reach,
+    read_extents,
     window_counts,
     window_slices,
 )
@@ -69,16 +72,22 @@ class LpPoolAttrs(PoolAttrs):
     p: int = 2
 
 
-def _pool_type(rank: int, allowed: str) -> Callable[[PoolAttrs, TensorType], TensorType]:
-    def rule(attrs: PoolAttrs, data: TensorType) -> TensorType:
-        real = data.dtype.is_float or (data.dtype.is_integer and allowed == "real")
+def _pool_type(rank: int, takes_integers: bool) -> Callable[[PoolAttrs, TensorType], Any]:
+    def rule(attrs: PoolAttrs, data: TensorType) -> TensorType | tuple[TensorType, TensorType]:
+        real = data.dtype.is_float or (data.dtype.is_integer and takes_integers)
+        allowed = "real" if takes_integers else "floating-point"
         require(real, f"wants a {allowed} operand, not {data.dtype}")
         require(len(attrs.pool_size) == rank, f"pool_size has not {rank} entries")
+        if isinstance(attrs, LpPoolAttrs):
+            require(attrs.p >= 1, f"p is {attrs.p}")
         check_window(attrs, rank)
         check_kernel(attrs.pool_size)
         batch, channels, *extents = ranked_shape(data, rank + 2, "the data")
         counts = window_counts(attrs, extents, attrs.pool_size, attrs.ceil_mode)
-        return TensorType(data.dtype, (batch, channels, *counts))
+        values = TensorType(data.dtype, (batch, channels, *counts))
+        if isinstance(attrs, MaxPoolIndicesAttrs):
+            return values, TensorType(DType.INT64, values.shape)
+        return values
 
     return rule
 
@@ -99,8 +108,9 @@ def _slide(attrs: PoolAttrs, data: Array, combine: Callable[..., Any], neutral: 
     counts = _counts(attrs, data)
     if 0 in counts:
         return np.empty((*data.shape[:2], *counts), data.dtype)
+    pads = _reading_pads(attrs, data.shape[2:], counts)
     for axis, count in enumerate(counts):
-        data = _slide_along(attrs, data, axis, count, combine, neutral)
+        data = _slide_along(attrs, data, axis, count, pads[axis], combine, neutral)
     return data
 
 
@@ -109,13 +119,12 @@ def _slide_along(
     data: Array,
     axis: int,
     count: int,
+    pads: tuple[int, int],
     combine: Callable[..., Any],
     neutral: Any,
 ) -> Array:
     stride, dilation, size = attrs.strides[axis], attrs.dilation[axis], attrs.pool_size[axis]
-    pairs = [_reading_pads(attrs, axis, data.shape[2 + axis], count)]
-    pairs += [(0, 0)] * (data.ndim - 3 - axis)
-    row = padded(data, pairs, neutral)
+    row = padded(data, [pads, *[(0, 0)] * (data.ndim - 3 - axis)], neutral)
     before = (slice(None),) * (2 + axis)
     total: Array | None = None
     for _, (taps,) in window_slices((size,), (count,), (stride,), (dilation,)):
@@ -125,20 +134,15 @@ def _slide_along(
     return total
 
 
-def _reading_pads(attrs: PoolAttrs, axis: int, extent: int, count: int) -> tuple[int, int]:
-    """Padding after which the windows cover the axis exactly, be there too much or too little."""
-    begin, _ = pad_pairs(attrs.padding)[axis]
-    span = (attrs.pool_size[axis] - 1) * attrs.dilation[axis] + 1
-    return begin, (count - 1) * attrs.strides[axis] + span - extent - begin
+def _reading_pads(attrs: PoolAttrs, extents: Ints, counts: Ints) -> list[tuple[int, int]]:
+    """Padding after which windows cover the axes exactly, be there too much or too little."""
+    behind = padding_behind(attrs, extents, attrs.pool_size, counts)
+    return [(begin, end) for (begin, _), end in zip(pad_pairs(attrs.padding), behind, strict=True)]
 
 
 def _max_pool(attrs: PoolAttrs, data: Array) -> Array:
     plain = comparable(data)
-    return _slide(attrs, plain, np.maximum, _lowest(plain)).astype(data.dtype, copy=False)
-
-
-def _lowest(data: Array) -> Any:
-    return -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
+    return _slide(attrs, plain, np.maximum, lowest(plain.dtype)).astype(data.dtype, copy=False)
 
 
 def _max_pool_with_indices(attrs: MaxPoolIndicesAttrs, data: Array) -> tuple[Array, Array]:
@@ -147,13 +151,13 @@ def _max_pool_with_indices(attrs: MaxPoolIndicesAttrs, data: Array) -> tuple[Arr
     shape = (*data.shape[:2], *counts)
     if 0 in shape:
         return np.empty(shape, data.dtype), np.empty(shape, np.int64)
-    pairs = [_reading_pads(attrs, axis, n, counts[axis]) for axis, n in enumerate(extents)]
+    pairs = _reading_pads(attrs, extents, counts)
     numbers = np.arange(math.prod(extents))
     by_rows, by_columns = numbers.reshape(extents), numbers.reshape(extents[::-1]).T
     numbers = padded(by_columns if attrs.column_major else by_rows, pairs, -1)
     plain = comparable(data)
-    pixels = padded(plain, pairs, _lowest(plain))
-    best = np.full(shape, _lowest(plain), plain.dtype)
+    pixels = padded(plain, pairs, lowest(plain.dtype))
+    best = np.full(shape, lowest(plain.dtype), plain.dtype)
     index = np.full(shape, -1, np.int64)
     for _, taps in window_slices(attrs.pool_size, counts, attrs.strides, attrs.dilation):
         candidate, number = pixels[:, :, *taps], numbers[taps]
@@ -168,7 +172,7 @@ def _max_pool_with_indices(attrs: MaxPoolIndicesAttrs, data: Array) -> tuple[Arr
 
 
 def _avg_pool(attrs: AvgPoolAttrs, data: Array) -> Array:
-    total = _slide(attrs, _wide(data), np.add, 0)
+    total = _slide(attrs, widened_array(data), np.add, 0)
     members = [
         _members(attrs, axis, data.shape[2 + axis], count)
         for axis, count in enumerate(total.shape[2:])
@@ -186,67 +190,38 @@ def _members(attrs: AvgPoolAttrs, axis: int, extent: int, count: int) -> Array:
     return np.asarray(((positions >= low) & (positions < high)).sum(axis=1))
 
 
-def _wide(data: Array) -> Array:
-    dtype = dtype_of(data.dtype)
-    return data.astype(np.float32) if dtype.is_float and dtype.bits < 32 else data
-
-
-def _lp_pool_type(rank: int) -> Callable[[LpPoolAttrs, TensorType], TensorType]:
-    rule = _pool_type(rank, "floating-point")
-
-    def checked(attrs: LpPoolAttrs, data: TensorType) -> TensorType:
-        require(attrs.p >= 1, f"p is {attrs.p}")
-        return rule(attrs, data)
-
-    return checked
-
-
 def _lp_pool(attrs: LpPoolAttrs, data: Array) -> Array:
-    powers = np.abs(_wide(data)) ** attrs.p
+    powers = np.abs(widened_array(data)) ** attrs.p
     total = _slide(attrs, powers, np.add, 0)
     return np.asarray(total ** (1 / attrs.p)).astype(data.dtype, copy=False)
 
 
-def _with_indices_type(rank: int) -> Callable[..., tuple[TensorType, TensorType]]:
-    rule = _pool_type(rank, "real")
-
-    def both(attrs: MaxPoolIndicesAttrs, data: TensorType) -> tuple[TensorType, TensorType]:
-        values = rule(attrs, data)
-        return values, TensorType(DType.INT64, values.shape)
-
-    return both
-
-
-def _define(name: str, rank: int, rule: Any, meaning: Any, attrs: type[PoolAttrs]) -> None:
-    define(
-        name,
-        "data",
-        rule,
-        meaning,
-        attrs=for_rank(attrs, rank),
-        kind=Kind.REDUCTION,
-        work=_pool_work,
-        outputs=2 if attrs is MaxPoolIndicesAttrs else 1,
-        summary=_SUMMARIES[meaning],
-    )
-
-
-_SUMMARIES = {
-    _max_pool: "the largest element of each window",
-    _max_pool_with_indices: "the largest element of each window, and its index in the image",
-    _avg_pool: "the mean of each window",
-    _lp_pool: "the p-norm of each window",
-}
-
-
+# Name for a spatial rank, attributes, meaning, whether it takes integers, in words.
+_POOLS: list[tuple[str, type[PoolAttrs], Callable[..., Any], bool, str]] = [
+    ("nn.max_pool{}d", PoolAttrs, _max_pool, True, "the largest element of each window"),
+    (
+        "nn.max_pool{}d_with_indices",
+        MaxPoolIndicesAttrs,
+        _max_pool_with_indices,
+        True,
+        "the largest element of each window, and its index in the image",
+    ),
+    ("nn.avg_pool{}d", AvgPoolAttrs, _avg_pool, False, "the mean of each window"),
+    ("nn.lp_pool{}d", LpPoolAttrs, _lp_pool, False, "the p-norm of each window"),
+]
 for _rank in RANKS:
-    _real, _float = _pool_type(_rank, "real"), _pool_type(_rank, "floating-point")
-    _both = _with_indices_type(_rank)
-    _indices = f"nn.max_pool{_rank}d_with_indices"
-    _define(f"nn.max_pool{_rank}d", _rank, _real, _max_pool, PoolAttrs)
-    _define(_indices, _rank, _both, _max_pool_with_indices, MaxPoolIndicesAttrs)
-    _define(f"nn.avg_pool{_rank}d", _rank, _float, _avg_pool, AvgPoolAttrs)
-    _define(f"nn.lp_pool{_rank}d", _rank, _lp_pool_type(_rank), _lp_pool, LpPoolAttrs)
+    for _name, _attrs, _meaning, _takes_integers, _summary in _POOLS:
+        define(
+            _name.format(_rank),
+            "data",
+            _pool_type(_rank, _takes_integers),
+            _meaning,
+            attrs=for_rank(_attrs, _rank),
+            kind=Kind.REDUCTION,
+            work=_pool_work,
+            outputs=2 if _attrs is MaxPoolIndicesAttrs else 1,
+            summary=_summary,
+        )
 
 
 # Tensor expressions.
@@ -254,8 +229,7 @@ for _rank in RANKS:
 
 def _windows(attrs: Any, data: Tensor, name: str, shape: te.Extents, fill: Term) -> Tensor:
     """The data with what windows read around them."""
-    counts = zip(shape[2:], attrs.strides, attrs.pool_size, attrs.dilation, strict=True)
-    extents = [(count - 1) * stride + (taps - 1) * step + 1 for count, stride, taps, step in counts]
+    extents = read_extents(attrs, shape[2:], attrs.pool_size)
     begins, ends = attrs.padding[: len(extents)], attrs.padding[len(extents) :]
     return te.bordered(data, name, begins, extents, fill, ends=None if attrs.ceil_mode else ends)
 
@@ -270,12 +244,8 @@ def _at(attrs: Any, indices: tuple[Term, ...], taps: list[Axis]) -> list[Term]:
 def _express_max_pool(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Padding never wins; NaN always does."""
     dtype, shape = out.dtype, out.shape
-    wide = DType.FLOAT32 if te.is_narrow(dtype) else dtype
-    total_name = f"{out.name}_wide" if te.is_narrow(dtype) else out.name
-    total = _largest(attrs, data, shape, wide, total_name, f"{out.name}_pad")
-    if total.dtype is dtype:
-        return (total,)
-    return out.of(lambda *indices: cast(dtype, te.read(total, indices)))
+    wide, name = te.accumulated_in(dtype), te.sum_name(out.name, dtype)
+    return out.rounded(_largest(attrs, data, shape, wide, name, f"{out.name}_pad"))
 
 
 def _largest(
@@ -343,7 +313,7 @@ def _express_max_pool_with_indices(attrs: Any, out: te.Out, data: Tensor) -> te.
 def _express_avg_pool(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """The sum under a window over how many elements it counts."""
     dtype, shape = out.dtype, out.shape
-    wide = DType.FLOAT32 if te.is_narrow(dtype) else dtype
+    wide = te.accumulated_in(dtype)
     source = _windows(attrs, data, f"{out.name}_pad", shape, te.number(0, wide))
 
     def element(*indices: Term) -> Reduce:
@@ -382,7 +352,7 @@ def _counted(attrs: Any, axis: int, extent: AnyDim, count: AnyDim, index: Term) 
 def _express_lp_pool(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """The p-th root of the sum of p-th powers."""
     dtype, shape = out.dtype, out.shape
-    wide = DType.FLOAT32 if te.is_narrow(dtype) else dtype
+    wide = te.accumulated_in(dtype)
     source = _windows(attrs, data, f"{out.name}_pad", shape, te.number(0, wide))
 
     def element(*indices: Term) -> Reduce:

@@ -114,16 +114,27 @@ def _window_count(
     return count
 
 
+def read_extents(
+    attrs: WindowAttrs, counts: Sequence[AnyDim], kernel: Sequence[AnyDim]
+) -> list[AnyDim]:
+    """How many elements so many windows span along each spatial axis."""
+    return [
+        (count - 1) * stride + reach(taps, dilation)
+        for count, stride, taps, dilation in zip(
+            counts, attrs.strides, kernel, attrs.dilation, strict=False
+        )
+    ]
+
+
 def padding_behind(
     attrs: WindowAttrs, extents: Sequence[int], kernel: Sequence[int], counts: Sequence[int]
 ) -> list[int]:
     """By how much the last of so many windows reaches beyond the data along each spatial axis;
     where it is negative, the last elements are in no window."""
+    spans = typing.cast(list[int], read_extents(attrs, counts, kernel))
+    begins = typing.cast(Ints, attrs.padding)
     return [
-        (count - 1) * stride + (taps - 1) * dilation + 1 - before - extent
-        for count, stride, taps, dilation, before, extent in zip(
-            counts, attrs.strides, kernel, attrs.dilation, attrs.padding, extents, strict=False
-        )
+        span - before - extent for span, before, extent in zip(spans, begins, extents, strict=False)
     ]
 
 
