@@ -96,10 +96,10 @@ def test_roi_align_types() -> None:
     assert found(data, TensorType(data.dtype), count) == "float32[6, c, 7, 5]"
     assert found(TensorType(data.dtype), boxes, count) == "float32[6, ?, 7, 5]"
     refused = [
-        ((tensor("float32", 1, c, 8), boxes, count), {}, "features have rank 3, not 4"),
+        ((tensor("float32", 1, c, 8), boxes, count), {}, "images have rank 3, not 4"),
         ((data, tensor("float32", n, 5), count), {}, "the numbers per box differ: 5 and 4"),
         ((data, tensor("float32", 7, 4), count), {}, "of boxes and of batch indices differ"),
-        ((data, tensor("float16", n, 4), count), {}, "features are float32, boxes float16"),
+        ((data, tensor("float16", n, 4), count), {}, "dtypes differ: float16, float32"),
         ((data, boxes, count), {"mode": "sum"}, "mode is 'sum', neither avg nor max"),
         ((data, boxes, count), {"pooled_size": (0, 1)}, "not two positive extents"),
     ]

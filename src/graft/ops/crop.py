@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.capacity import check_extents
-from graft.base.dims import UNKNOWN, AnyDim
+from graft.base.dims import AnyDim
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.op import Work, traffic
@@ -25,15 +25,8 @@ from graft.ops import expression as te
 from graft.ops.index import check_indices
 from graft.ops.index_bounds import of_images
 from graft.ops.resize import working_dtype
-from graft.ops.rules import (
-    operator,
-    ranked_shape,
-    require,
-    require_same_dim,
-    require_shape,
-    same_dtype,
-    unknown_shape,
-)
+from graft.ops.rules import operator, parameter_value, require, require_shape, unknown_shape
+from graft.ops.vision import check_boxes
 from graft.program.guards import Guard
 
 _METHODS = ("linear", "nearest")
@@ -53,23 +46,16 @@ def _crop_and_resize_type(
     batch_indices: TensorType,
     crop_size: TensorType | None,
 ) -> TensorType:
-    dtype = same_dtype(data, boxes)
-    require(dtype.is_float, f"wants floating-point images, not {dtype}")
-    require(batch_indices.dtype.is_integer, f"the batch indices are {batch_indices.dtype}")
     require(attrs.method in _METHODS, f"method is '{attrs.method}', neither linear nor nearest")
     require(attrs.crop_size is not None or crop_size is not None, "the crop size is missing")
-    channels = ranked_shape(data, 4, "images", "have")[1]
-    count, corners = ranked_shape(boxes, 2, "boxes", "have")
-    (indices,) = ranked_shape(batch_indices, 1, "batch indices", "have")
-    require_same_dim(corners, 4, "the numbers per box")
-    require_same_dim(count, indices, "the numbers of boxes and of batch indices")
+    count, channels = check_boxes(data, boxes, batch_indices)
     require_shape(crop_size, (2,), "the crop size")
     if attrs.crop_size is not None:
         require(
             len(attrs.crop_size) == 2, f"the crop size is {list(attrs.crop_size)}, not two extents"
         )
     crop = unknown_shape(2) if attrs.crop_size is None else attrs.crop_size
-    return TensorType(dtype, (indices if count is UNKNOWN else count, channels, *crop))
+    return TensorType(data.dtype, (count, channels, *crop))
 
 
 def _crop_samples(first: Array, last: Array, count: int, extent: int) -> Array:
@@ -106,8 +92,7 @@ def _crop_and_resize(
     """Regions of images resized to one size; boxes are (y, x, y, x) between 0 and 1."""
     images, channels, height, width = data.shape
     check_indices(batch_indices, Guard(0, images, wraps=False))
-    size: Any = attrs.crop_size if crop_size is None else crop_size.tolist()
-    rows, columns = size
+    rows, columns = parameter_value(attrs.crop_size, crop_size)
     check_extents((len(boxes), channels, rows, columns), data.dtype, "vision.crop_and_resize")
     dtype = working_dtype(data.dtype)
     top, left, bottom, right = np.moveaxis(boxes.astype(dtype), 1, 0)

@@ -23,12 +23,19 @@ from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Ints
 from graft.ir.op import Kind, Work, traffic
 from graft.ir.types import Shape, TensorType
-from graft.loop.build import Term, call, cast, maximum, minimum, select, term
+from graft.loop.build import Term, call, cast, select
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops.conv import ConvAttrs, check_groups
-from graft.ops.rules import operator, ranked_shape, require, require_same_dim, same_dtype
+from graft.ops.rules import (
+    operator,
+    ranked_shape,
+    require,
+    require_same_dim,
+    require_shape,
+    same_dtype,
+)
 from graft.ops.window import (
     WindowAttrs,
     check_kernel,
@@ -53,20 +60,32 @@ class DeformableWindowsAttrs(WindowAttrs):
     deformable_groups: int = 1
 
 
+def _check_sampling(
+    attrs: DeformableConvAttrs | DeformableWindowsAttrs,
+    kernel: Sequence[AnyDim],
+    data: TensorType,
+    offset: TensorType,
+    mask: TensorType | None,
+) -> tuple[AnyDim, AnyDim, Shape]:
+    """Refuse operands that do not fit each other; the batch, the channels, and how many windows
+    there are along each axis."""
+    check_window(attrs, 2)
+    batch, channels, *extents = ranked_shape(data, 4, "the data")
+    check_groups(attrs.deformable_groups, channels=channels)
+    check_kernel(kernel)
+    counts = window_counts(attrs, extents, kernel)
+    positions = product(kernel) * attrs.deformable_groups
+    require_shape(offset, (batch, positions * 2, *counts), "the offset")
+    require_shape(mask, (batch, positions, *counts), "the mask")
+    return batch, channels, counts
+
+
 def _windows_type(
     attrs: DeformableWindowsAttrs, data: TensorType, offset: TensorType, mask: TensorType | None
 ) -> TensorType:
     dtype = same_dtype(data, offset, mask)
     require(dtype.is_float, f"wants floating-point operands, not {dtype}")
-    check_window(attrs, 2)
-    batch, channels, *extents = ranked_shape(data, 4, "the data")
-    check_groups(attrs.deformable_groups, channels=channels)
-    check_kernel(attrs.kernel_size)
-    counts = window_counts(attrs, extents, attrs.kernel_size)
-    positions = product(attrs.kernel_size) * attrs.deformable_groups
-    _check_places(offset, "the offset", (batch, positions * 2, *counts))
-    if mask is not None:
-        _check_places(mask, "the mask", (batch, positions, *counts))
+    batch, channels, counts = _check_sampling(attrs, attrs.kernel_size, data, offset, mask)
     return TensorType(dtype, (batch, channels * product(attrs.kernel_size), *counts))
 
 
@@ -85,24 +104,11 @@ def _deformable_type(
 ) -> TensorType:
     dtype = same_dtype(data, offset, weight, mask)
     require(dtype.is_float, f"wants floating-point operands, not {dtype}")
-    check_window(attrs, 2)
-    batch, channels, *extents = ranked_shape(data, 4, "the data")
     outputs, depth, *kernel = ranked_shape(weight, 4, "the weight")
     check_groups(attrs.groups, outputs=outputs)
-    check_groups(attrs.deformable_groups, channels=channels)
-    check_kernel(kernel)
+    batch, channels, counts = _check_sampling(attrs, kernel, data, offset, mask)
     require_same_dim(channels, depth * attrs.groups, "channels of the data and the weight")
-    counts = window_counts(attrs, extents, kernel)
-    positions = product(kernel) * attrs.deformable_groups
-    _check_places(offset, "the offset", (batch, positions * 2, *counts))
-    if mask is not None:
-        _check_places(mask, "the mask", (batch, positions, *counts))
     return TensorType(dtype, (batch, outputs, *counts))
-
-
-def _check_places(type_: TensorType, what: str, target: Shape) -> None:
-    for dim, expected in zip(ranked_shape(type_, 4, what), target, strict=True):
-        require_same_dim(dim, expected, f"extents of {what} and of what it applies to")
 
 
 def _deformable_work(
@@ -341,7 +347,7 @@ def _interpolate(
             here = call("floor", position) + float(step)
             share = share * (1.0 - call("abs", position - here))
             counted = counted & (here >= 0.0) & (here < cast(zero.dtype, extent))
-            indices.append(maximum(minimum(cast(INDEX, here), term(extent) - 1), 0))
+            indices.append(te.clamped(cast(INDEX, here), extent))
         counted = counted & (share > 0.0)  # a pixel without a share may be infinite
         total = total + select(counted, pixel(*indices) * share, zero)
     return total

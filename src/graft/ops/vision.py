@@ -23,6 +23,7 @@ from graft.ops.index import check_indices
 from graft.ops.index_bounds import of_images
 from graft.ops.rules import (
     operator,
+    parameter_number,
     ranked_shape,
     require,
     require_same_dim,
@@ -40,29 +41,33 @@ class RoiAlignAttrs(Attrs):
     aligned: bool = True  # whether pixels have their centres, not corners, on the whole numbers
 
 
-def _more_specific(dim: AnyDim, other: AnyDim) -> AnyDim:
-    """The more specific of two equal extents."""
-    return other if dim is UNKNOWN or isinstance(other, int) else dim
+def check_boxes(
+    data: TensorType, boxes: TensorType, batch_indices: TensorType
+) -> tuple[AnyDim, AnyDim]:
+    """Refuse images, boxes and what says which image each box is of that do not fit each other;
+    the numbers of boxes and of channels."""
+    dtype = same_dtype(data, boxes)
+    require(dtype.is_float, f"wants floating-point images, not {dtype}")
+    require(batch_indices.dtype.is_integer, f"the batch indices are {batch_indices.dtype}")
+    channels = ranked_shape(data, 4, "images", "have")[1]
+    count, corners = ranked_shape(boxes, 2, "boxes", "have")
+    (indices,) = ranked_shape(batch_indices, 1, "batch indices", "have")
+    require_same_dim(corners, 4, "the numbers per box")
+    require_same_dim(count, indices, "the numbers of boxes and of batch indices")
+    return indices if count is UNKNOWN or isinstance(indices, int) else count, channels
 
 
 def _roi_align_type(
     attrs: RoiAlignAttrs, data: TensorType, rois: TensorType, batch_indices: TensorType
 ) -> TensorType:
-    require(data.dtype.is_float, f"wants floating-point features, not {data.dtype}")
-    require(rois.dtype == data.dtype, f"features are {data.dtype}, boxes {rois.dtype}")
-    require(batch_indices.dtype.is_integer, f"the batch indices are {batch_indices.dtype}")
     require(attrs.mode in ("avg", "max"), f"mode is '{attrs.mode}', neither avg nor max")
     require(
         len(attrs.pooled_size) == 2 and min(attrs.pooled_size) > 0,
         f"the pooled size is {list(attrs.pooled_size)}, not two positive extents",
     )
     require(attrs.sample_ratio >= 0, f"the sample ratio is {attrs.sample_ratio}")
-    channels = ranked_shape(data, 4, "features", "have")[1]
-    count, corners = ranked_shape(rois, 2, "boxes", "have")
-    (indices,) = ranked_shape(batch_indices, 1, "batch indices", "have")
-    require_same_dim(corners, 4, "the numbers per box")
-    require_same_dim(count, indices, "the numbers of boxes and of batch indices")
-    return TensorType(data.dtype, (_more_specific(count, indices), channels, *attrs.pooled_size))
+    count, channels = check_boxes(data, rois, batch_indices)
+    return TensorType(data.dtype, (count, channels, *attrs.pooled_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +195,6 @@ def _nms_type(
     return TensorType(DType.INT64, (UNKNOWN, 3))
 
 
-def _number(attribute: Any, operand: Array | None, default: Any) -> Any:
-    if operand is not None:
-        return operand.reshape(-1)[0]
-    return default if attribute is None else attribute
-
-
 def _corners(boxes: Array, center_point_box: bool) -> Array:
     """4 × boxes: least and greatest coordinate along the first axis, then along the second."""
     boxes = boxes.astype(np.result_type(boxes.dtype, np.float32), copy=False)
@@ -247,17 +246,16 @@ def _nms(
     score_threshold: Array | None,
 ) -> Array:
     """Boxes by score, without those that overlap one with a higher score."""
-    limit = int(_number(attrs.max_output_size, max_output_size, 0))
-    overlap = np.float32(_number(attrs.iou_threshold, iou_threshold, 0.0))
-    least = np.float32(_number(attrs.score_threshold, score_threshold, -np.inf))
-    everything = attrs.score_threshold is None and score_threshold is None
+    limit = parameter_number(attrs.max_output_size, max_output_size) or 0
+    overlap = np.float32(parameter_number(attrs.iou_threshold, iou_threshold) or 0)
+    least = parameter_number(attrs.score_threshold, score_threshold)
     result: list[tuple[int, int, int]] = []
     for image, image_boxes in enumerate(boxes):
         corners = _corners(image_boxes, attrs.center_point_box)
         for category, category_scores in enumerate(scores[image]):
             order = np.argsort(-category_scores, kind="stable")
-            if not everything:
-                order = order[category_scores[order] > least]
+            if least is not None:
+                order = order[category_scores[order] > np.float32(least)]
             selected = _suppress(corners, order, limit, overlap)
             result.extend((image, category, box) for box in selected)
     return np.array(result, dtype=np.int64).reshape(-1, 3)
