@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, parse_dim
-from graft.base.dtypes import Array, DType
+from graft.base.dtypes import Array, DType, integer_info
 from graft.base.errors import GraftError, Location, ParseError
 from graft.base.lexer import Cursor, Token
 from graft.ir.attrs import make_attrs
@@ -293,7 +292,7 @@ def _holds(dtype: DType, item: Any) -> bool:
         return dtype is DType.BOOL and isinstance(item, bool)
     if not dtype.is_integer:
         return isinstance(item, (int, float))
-    limits = ml_dtypes.iinfo(dtype.numpy)  # type: ignore[no-untyped-call]
+    limits = integer_info(dtype.numpy)
     return isinstance(item, int) and limits.min <= item <= limits.max
 
 

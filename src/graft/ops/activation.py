@@ -21,7 +21,15 @@ from graft.loop.build import Term, call, cast, maximum, select
 from graft.loop.tensor import Tensor, max_, sum_
 from graft.ops import expression as te
 from graft.ops.pointwise import by_numpy, pointwise
-from graft.ops.rules import FLOATS, REALS, normalize_axis, require, same_dtype, spreads
+from graft.ops.rules import (
+    FLOATS,
+    REALS,
+    axis_type,
+    normalize_axis,
+    require,
+    same_dtype,
+    spreads,
+)
 
 
 def operations_per_element(count: int) -> WorkRule:
@@ -99,12 +107,6 @@ class SoftmaxAttrs(Attrs):
     axis: int = -1
 
 
-def _softmax_type(attrs: SoftmaxAttrs, data: TensorType) -> TensorType:
-    if data.rank is not None:
-        normalize_axis(attrs.axis, data.rank)
-    return data
-
-
 def _exponentials(attrs: SoftmaxAttrs, x: Array) -> tuple[Array, Array, Array]:
     """The elements less the greatest of their row, their exponentials, and the rows' sums."""
     shifted = x - np.max(x, axis=attrs.axis, keepdims=True, initial=-np.inf)
@@ -135,7 +137,7 @@ for _name, _meaning, _summary in (
     define(
         _name,
         "data",
-        _softmax_type,
+        axis_type,
         _meaning,
         dtypes=FLOATS,
         attrs=SoftmaxAttrs,
@@ -153,13 +155,9 @@ def _less_largest(data: Tensor, axis: int, name: str) -> Tensor:
     largest = te.total_over(f"{name}_max", data, [axis], max_, lambda value, _: cast(wide, value))
 
     def element(*indices: Term) -> Term:
-        return cast(wide, te.read(data, indices)) - _of_row(largest, indices, axis)
+        return cast(wide, te.read(data, indices)) - te.of_row(largest, indices, axis)
 
     return te.by_index(f"{name}_less", data.shape, element)
-
-
-def _of_row(tensor: Tensor, indices: tuple[Term, ...], axis: int) -> Term:
-    return te.read(tensor, [*indices[:axis], 0, *indices[axis + 1 :]])
 
 
 @te.expresses("nn.softmax")
@@ -171,11 +169,11 @@ def _express_softmax(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     total = te.total_over(f"{out.name}_sum", powers, [axis], sum_, lambda value, _: value)
 
     def element(*indices: Term) -> Term:
-        power, whole = te.read(powers, indices), _of_row(total, indices, axis)
+        power, whole = te.read(powers, indices), te.of_row(total, indices, axis)
         # The factor is the same for a row, so that all but one of its divisions are saved.
         return cast(out.dtype, power * (1.0 / whole))
 
-    return (te.by_index(out.name, data.shape, element),)
+    return out.of(element)
 
 
 @te.expresses("nn.log_softmax")
@@ -191,6 +189,6 @@ def _express_log_softmax(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     shift = te.by_index(f"{out.name}_log", total.shape, lambda *at: call("log", te.read(total, at)))
 
     def element(*indices: Term) -> Term:
-        return cast(out.dtype, te.read(less, indices) - _of_row(shift, indices, axis))
+        return cast(out.dtype, te.read(less, indices) - te.of_row(shift, indices, axis))
 
-    return (te.by_index(out.name, data.shape, element),)
+    return out.of(element)

@@ -422,7 +422,7 @@ def _weights(attrs: Any, biased: Tensor, bias: Tensor, name: str) -> Tensor:
     seen = te.total_over(f"{name}_seen", bias, [3], max_, lambda value, _: _is_in_sight(value))
 
     def power(*at: Term) -> Term:
-        most = te.read(largest, [*at[:3], 0])
+        most = te.of_row(largest, at, 3)
         finite = select(equal(most, -math.inf), te.number(0, exact), most)
         return call("exp", score(te.read(biased, at)) - finite)
 
@@ -430,9 +430,9 @@ def _weights(attrs: Any, biased: Tensor, bias: Tensor, name: str) -> Tensor:
     total = te.total_over(f"{name}_whole", powers, [3], sum_, lambda value, _: value)
 
     def weight(*at: Term) -> Term:
-        whole = te.read(total, [*at[:3], 0])
+        whole = te.of_row(total, at, 3)
         part = te.read(powers, at) / select(equal(whole, 0.0), te.number(1, exact), whole)
-        blind = te.read(seen, [*at[:3], 0]) < 1.0
+        blind = te.of_row(seen, at, 3) < 1.0
         return cast(biased.dtype, cast(dtype, select(blind, te.number(0, exact), part)))
 
     return te.by_index(f"{name}_weights", biased.shape, weight)

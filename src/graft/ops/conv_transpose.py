@@ -22,13 +22,20 @@ from graft.base.dtypes import Array, DType, dtype_of
 from graft.ir.attrs import Dims, Ints
 from graft.ir.op import Kind, Work, define, traffic
 from graft.ir.types import Shape, TensorType
-from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
+from graft.loop.build import Term, cast, equal, maximum, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, reduce_axis, sum_
 from graft.ops import expression as te
 from graft.ops.conv import ConvAttrs, check_groups, first_channel
 from graft.ops.creation import shape_operand
-from graft.ops.rules import operator, ranked_shape, require, require_same_dim, same_dtype
+from graft.ops.rules import (
+    operator,
+    parameter_value,
+    ranked_shape,
+    require,
+    require_same_dim,
+    same_dtype,
+)
 from graft.ops.window import (
     RANKS,
     Index,
@@ -177,8 +184,8 @@ def _col2im_type(
 @operator("col2im", "data image_shape? block_shape?", _col2im_type)
 def _col2im(attrs: Col2ImAttrs, data: Array, image: Array | None, block: Array | None) -> Array:
     """Adds up columns of overlapping blocks into an image of any spatial rank."""
-    extents: Any = attrs.image_shape if image is None else tuple(image.tolist())
-    kernel: Any = attrs.block_shape if block is None else tuple(block.tolist())
+    extents = parameter_value(attrs.image_shape, image)
+    kernel = parameter_value(attrs.block_shape, block)
     window = _with_steps(attrs, len(extents))
     check_kernel(kernel)
     counts = fixed_counts(window, extents, kernel)
@@ -264,7 +271,7 @@ def _express_col2im(attrs: Any, out: te.Out, data: Tensor, *shapes: Tensor | Non
             number_ = at // strides[axis]
             inside = inside & (at >= 0) & equal(at % strides[axis], 0) & (number_ < blocks(axis))
             column = column * blocks(axis) + number_
-        bounded = maximum(minimum(column, term(te.sizes(data)[2]) - 1), 0)
+        bounded = te.clamped(column, te.sizes(data)[2])
         row = channel * area + tap
         value = cast(wide, te.read(data, [batch, row, bounded]))
         return sum_(select(inside, value, te.number(0, wide)), [tap])

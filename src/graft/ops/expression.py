@@ -231,6 +231,11 @@ def clamped(index: Term, extent: AnyDim) -> Term:
     return maximum(minimum(index, term(extent) - 1), 0)
 
 
+def of_row(tensor: Tensor, indices: Indices, axis: int) -> Term:
+    """The element of a tensor that has one for each row along an axis, where its extent is 1."""
+    return read(tensor, [*indices[:axis], 0, *indices[axis + 1 :]])
+
+
 def along(tensor: Tensor, indices: Indices, axis: int, shape: Extents) -> Term:
     """An element of a list with one number, or one per index of an axis of `shape`."""
     return spread(tensor, [indices[axis]], [shape[axis]])
@@ -304,7 +309,7 @@ def bordered(
             position = index - begins[axis]
             tests = [] if at_least(-begins[axis], 0) else [position >= 0]
             if steps[axis] > 1:
-                tests.append(_is_zero(position % steps[axis]))
+                tests.append(position % steps[axis] < 1)
                 position = position // steps[axis]
             if not spare[axis]:
                 tests.append(position < have[axis])
@@ -323,10 +328,6 @@ def _is_spared(begin: AnyDim, extent: AnyDim, reach: AnyDim, end: AnyDim | None)
     if at_least(reach + begin, extent):
         return True
     return end is not None and not (is_known(reach) and is_known(extent)) and at_least(0, end)
-
-
-def _is_zero(value: Term) -> Term:
-    return value < 1
 
 
 def is_narrow(dtype: DType) -> bool:

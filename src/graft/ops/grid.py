@@ -27,7 +27,14 @@ from graft.loop.ir import INDEX, Var
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops.resize import saturated, to_dtype, working_dtype
-from graft.ops.rules import operator, require, require_same_dim, unknown_shape
+from graft.ops.resize_axis import cubic_weight
+from graft.ops.rules import (
+    operator,
+    parameter_value,
+    require,
+    require_same_dim,
+    unknown_shape,
+)
 
 CUBIC_ALPHA = -0.75
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -146,10 +153,7 @@ def _weight(method: str, fraction: Term, tap: Term) -> Term:
         return te.number(1, fraction.dtype)
     if method == "linear":
         return select(equal(tap, 0.0), 1.0 - fraction, fraction)
-    a, distance = CUBIC_ALPHA, call("abs", fraction + 1.0 - tap)
-    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1.0
-    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-    return select(distance < 1.0, near, far)
+    return cubic_weight(call("abs", fraction + 1.0 - tap), CUBIC_ALPHA)
 
 
 def _taps(attrs: GridSampleAttrs, axis: _Axis, normalized: Array) -> list[_Tap]:
@@ -250,7 +254,7 @@ def _line(extent: int, align_corners: bool) -> Array:
 @operator("affine_grid", "theta size?", _affine_grid_type)
 def _affine_grid(attrs: AffineGridAttrs, theta: Array, size: Array | None) -> Array:
     """The grid of positions that affine transforms make of a regular one."""
-    _, _, *extents = attrs.size if size is None else size.tolist()  # type: ignore[misc]
+    _, _, *extents = parameter_value(attrs.size, size)
     dtype = working_dtype(theta.dtype)
     check_extents([len(theta), *extents, len(extents)], theta.dtype, "affine_grid")
     lines = [_line(int(extent), attrs.align_corners) for extent in extents]

@@ -23,7 +23,13 @@ from graft.loop.build import Term, cast, equal, minimum, select, term
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.index_bounds import along_axis, by_tuples
-from graft.ops.rules import normalize_axis, operator, require, require_same_dim
+from graft.ops.rules import (
+    normalize_axis,
+    operator,
+    parameter_number,
+    require,
+    require_same_dim,
+)
 from graft.program.guards import INSIDE, Guard
 
 
@@ -193,7 +199,7 @@ def _one_hot_type(
 @operator("one_hot", "indices values depth?", _one_hot_type, kind=Kind.INJECTIVE)
 def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | None) -> Array:
     """Vectors along a new axis with one value at an index and another everywhere else."""
-    extent: Any = attrs.depth if depth is None else int(depth.reshape(-1)[0])
+    extent = parameter_number(attrs.depth, depth)
     if extent < 0:
         raise EvaluationError(f"the depth is {extent}")
     check_extents((*indices.shape, extent), values.dtype, "one_hot")

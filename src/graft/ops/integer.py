@@ -15,7 +15,7 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Floats
-from graft.ir.op import Kind, Work, define, get_op
+from graft.ir.op import Kind, define, get_op
 from graft.ir.types import TensorType
 from graft.loop.build import Term, call, cast, maximum, minimum
 from graft.loop.tensor import Reduce, Tensor, max_, sum_
@@ -164,18 +164,12 @@ def _byte_attention_type(
     return single if attrs.divided else _wide(single)
 
 
-def _byte_attention_work(
-    _attrs: ByteAttentionAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
-) -> Work:
-    return get_op("nn.attention").work(AttentionAttrs(), ins, outs)
-
-
 @operator(
     "qnn.attention",
     "query key value mask?",
     _byte_attention_type,
     kind=Kind.ANCHOR,
-    work=_byte_attention_work,
+    work=get_op("nn.attention").work,
 )
 def _byte_attention(
     attrs: ByteAttentionAttrs, query: Array, key: Array, value: Array, mask: Array | None
@@ -224,18 +218,12 @@ def _codes_resized_type(
     return result
 
 
-def _codes_resized_work(
-    attrs: ResizeAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]
-) -> Work:
-    return get_op("resize").work(attrs, ins, outs)
-
-
 @operator(
     "qnn.resize",
     "data roi? scales? sizes?",
     _codes_resized_type,
     kind=Kind.ANCHOR,
-    work=_codes_resized_work,
+    work=get_op("resize").work,
 )
 def _codes_resized(attrs: ResizeAttrs, data: Array, *operands: Array | None) -> Array:
     """Interpolated bytes as float32, not rounded: where weights are binary fractions, as those of
@@ -351,7 +339,7 @@ def _express_byte_attention(
     totals = te.total_over(f"{out.name}_totals", codes, [3], sum_, lambda one, _: one)
 
     def mean(*at: Term) -> Term:
-        whole = cast(DType.FLOAT32, te.read(totals, [*at[:3], 0]))
+        whole = cast(DType.FLOAT32, te.of_row(totals, at, 3))
         return cast(DType.FLOAT32, te.read(products, at)) * (1.0 / whole)
 
     return out.of(mean)
@@ -371,7 +359,7 @@ def _exponentials(scores: Tensor, name: str) -> Tensor:
     most = te.total_over(f"{name}_most", scores, [3], max_, lambda one, _: one)
 
     def power(*at: Term) -> Term:
-        return call("exp", te.read(scores, at) - te.read(most, [*at[:3], 0]))
+        return call("exp", te.read(scores, at) - te.of_row(most, at, 3))
 
     return te.by_index(f"{name}_powers", scores.shape, power)
 

@@ -21,7 +21,7 @@ from graft.loop.tensor import Reduce, Tensor, reduce_axis, sum_
 from graft.ops import expression as te
 from graft.ops.activation import operations_per_element
 from graft.ops.pointwise import widened_array
-from graft.ops.rules import FLOATS, normalize_axis, operator, require
+from graft.ops.rules import FLOATS, axis_type, normalize_axis, operator, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,7 @@ class LrnAttrs(Attrs):
 
 def _lrn_type(attrs: LrnAttrs, data: TensorType) -> TensorType:
     require(attrs.size > 0, f"size is {attrs.size}")
-    if data.rank is not None:
-        normalize_axis(attrs.axis, data.rank)
-    return data
+    return axis_type(attrs, data)
 
 
 def _window(size: int, extent: AnyDim) -> tuple[int, int]:
@@ -81,9 +79,7 @@ class LpNormalizeAttrs(Attrs):
 
 def _lp_normalize_type(attrs: LpNormalizeAttrs, data: TensorType) -> TensorType:
     require(attrs.p in (1, 2), f"p is {attrs.p}, neither 1 nor 2")
-    if data.rank is not None:
-        normalize_axis(attrs.axis, data.rank)
-    return data
+    return axis_type(attrs, data)
 
 
 @operator(
@@ -122,7 +118,7 @@ def _express_lrn(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
         value = cast(wide, te.read(data, indices)) / call("pow", base, attrs.beta)
         return cast(out.dtype, value)
 
-    return (te.by_index(out.name, data.shape, element),)
+    return out.of(element)
 
 
 @te.expresses("nn.lp_normalize")
@@ -138,7 +134,7 @@ def _express_lp_normalize(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     total = te.total_over(f"{out.name}_sum", data, [axis], sum_, power)
 
     def element(*indices: Term) -> Term:
-        norm = te.read(total, [*indices[:axis], 0, *indices[axis + 1 :]])
+        norm = te.of_row(total, indices, axis)
         norm = norm if attrs.p == 1 else call("sqrt", norm)
         ratio = cast(wide, te.read(data, indices)) / norm
         return cast(out.dtype, select(equal(norm, 0.0), te.number(0, wide), ratio))

@@ -30,6 +30,7 @@ from graft.ops.rules import (
     normalize_axes,
     normalize_axis,
     operator,
+    parameter_value,
     require,
     require_same_dim,
     same_dtype,
@@ -45,11 +46,6 @@ def length_of(operand: TensorType | None, what: str) -> AnyDim:
     assert operand is not None
     require(operand.dtype in (DType.INT64, DType.INT32), f"{what} are {operand.dtype}, not int64")
     return operand.size
-
-
-def parameter_value(attribute: Any, operand: Array | None) -> Any:
-    """A parameter's plain value at run time, whichever form it has."""
-    return attribute if operand is None else operand.reshape(-1).tolist()
 
 
 @dataclass(frozen=True, slots=True)

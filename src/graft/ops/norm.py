@@ -71,13 +71,13 @@ def _with_channels(data: TensorType, axis: int, **parameters: TensorType) -> Ten
 
 
 @dataclass(frozen=True, slots=True)
-class BatchNormAttrs(Attrs):
+class ChannelAttrs(Attrs):
     axis: int = 1
     epsilon: float = 1e-5
 
 
 def _batch_norm_type(
-    attrs: BatchNormAttrs,
+    attrs: ChannelAttrs,
     data: TensorType,
     gamma: TensorType,
     beta: TensorType,
@@ -96,7 +96,7 @@ def _batch_norm_type(
     kind=Kind.BROADCAST,
     work=operations_per_element(3),
 )
-def _batch_norm(attrs: BatchNormAttrs, data: Array, *parameters: Array) -> Array:
+def _batch_norm(attrs: ChannelAttrs, data: Array, *parameters: Array) -> Array:
     """(data - mean) / sqrt(variance + epsilon) * gamma + beta, all but data per channel."""
     spread = (_along(parameter, attrs.axis, data.ndim) for parameter in parameters)
     gamma, beta, mean, variance = spread
@@ -162,12 +162,6 @@ def _rms_norm(attrs: LayerNormAttrs, data: Array, gamma: Array | None) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceNormAttrs(Attrs):
-    axis: int = 1
-    epsilon: float = 1e-5
-
-
-@dataclass(frozen=True, slots=True)
 class GroupNormAttrs(Attrs):
     num_groups: int
     axis: int = 1
@@ -175,7 +169,7 @@ class GroupNormAttrs(Attrs):
 
 
 def _instance_norm_type(
-    attrs: InstanceNormAttrs | GroupNormAttrs,
+    attrs: ChannelAttrs | GroupNormAttrs,
     data: TensorType,
     gamma: TensorType,
     beta: TensorType,
@@ -216,7 +210,7 @@ def _per_channel(
     dtypes=FLOATS,
     work=operations_per_element(8),
 )
-def _instance_norm(attrs: InstanceNormAttrs, data: Array, gamma: Array, beta: Array) -> Array:
+def _instance_norm(attrs: ChannelAttrs, data: Array, gamma: Array, beta: Array) -> Array:
     """Each channel of each instance standardised, times gamma, plus beta."""
 
     def standardize(x: Array) -> Array:

@@ -25,11 +25,13 @@ from graft.loop.build import Term, cast, maximum, minimum, select, term
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.index_bounds import IndexBounds
-from graft.ops.movement import length_of, parameter_value
+from graft.ops.movement import length_of
 from graft.ops.rules import (
     normalize_axes,
     normalize_axis,
     operator,
+    parameter_number,
+    parameter_value,
     require,
     require_same_dim,
     same_dtype,
@@ -255,7 +257,7 @@ def _trilu_type(attrs: TriluAttrs, data: TensorType, k: TensorType | None) -> Te
 @operator("trilu", "data k?", _trilu_type, kind=Kind.INJECTIVE)
 def _trilu(attrs: TriluAttrs, data: Array, k: Array | None) -> Array:
     """The upper or lower triangle of matrices, the rest 0."""
-    diagonal = (attrs.k or 0) if k is None else int(k.reshape(-1)[0])
+    diagonal = parameter_number(attrs.k, k) or 0
     offsets = np.arange(data.shape[-1]) - np.arange(data.shape[-2])[:, np.newaxis]
     mask = offsets >= diagonal if attrs.upper else offsets <= diagonal
     return np.where(mask, data, _filler(None, None, data))
@@ -379,7 +381,7 @@ def _pad_at_run_time(
                 first = maximum(0 - begin, 0)  # what is left after cutting
                 left = minimum(end, 0) + extent - first
                 position = _source(attrs.mode, position - first, left) + first
-            at.append(maximum(minimum(position, term(extent) - 1), 0))
+            at.append(te.clamped(position, extent))
         return select(outside, cast(data.dtype, fill), te.unless_empty(data, te.read(data, at)))
 
     return out.of(element)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dims import ceildiv
-from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.dtypes import Array, DType, dtype_of, integer_info
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind
 from graft.ir.types import Shape, TensorType, compatible
@@ -144,10 +144,14 @@ def _division_dtype(attrs: QuantizeAttrs, data: Array, scale: Array) -> np.dtype
     return dtype.numpy
 
 
+def _limits(dtype: DType) -> tuple[int, int]:
+    info = integer_info(dtype.numpy)
+    return int(info.min), int(info.max)
+
+
 def _to_integers(ratio: Array, zero_point: Array | None, dtype: DType) -> Array:
     """Ties go to even before the zero point is added; NaN becomes the smallest number."""
-    signed = dtype.is_signed_integer
-    low, high = (-1 << dtype.bits - 1 if signed else 0), (1 << dtype.bits - signed) - 1
+    low, high = _limits(dtype)
     rounded = np.rint(ratio)
     if zero_point is not None:
         rounded = rounded + zero_point.astype(np.float64)
@@ -281,8 +285,7 @@ def _express_quantize(
     divided = next(candidate for candidate in candidates if candidate in _REAL)
     # What float32 cannot hold of the sum is far beyond the limits of the result.
     wide = DType.FLOAT64 if divided is DType.FLOAT64 else DType.FLOAT32
-    signed = dtype.is_signed_integer
-    low, high = (-1 << dtype.bits - 1 if signed else 0), (1 << dtype.bits - signed) - 1
+    low, high = _limits(dtype) if dtype.is_integer else (0, 0)
 
     def element(*indices: Term) -> Term:
         step = cast(divided, _parameter(attrs, scale, indices, shape))

@@ -18,7 +18,13 @@ from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Attrs, Dims
 from graft.ir.types import TensorType
 from graft.ops.creation import shape_operand
-from graft.ops.rules import operator, ranked_shape, require
+from graft.ops.rules import (
+    operator,
+    parameter_number,
+    parameter_value,
+    ranked_shape,
+    require,
+)
 
 _STEP = 0x9E3779B97F4A7C15
 _FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -64,7 +70,7 @@ def _random_type(attrs: UniformAttrs | NormalAttrs, shape: TensorType | None) ->
 
 
 def _extents(attrs: UniformAttrs | NormalAttrs, shape: Array | None) -> tuple[Any, ...]:
-    extents: Any = tuple(shape.reshape(-1).tolist()) if shape is not None else attrs.shape or ()
+    extents = parameter_value(attrs.shape or (), shape)
     check_extents(extents, np.dtype(np.uint64), "random")
     return tuple(extents)
 
@@ -157,9 +163,8 @@ def _dropout(
     attrs: DropoutAttrs, data: Array, ratio: Array | None, training_mode: Array | None
 ) -> tuple[Array, Array]:
     """Elements zeroed at random and the others scaled, in training only."""
-    static = 0.5 if attrs.ratio is None else attrs.ratio
-    share = static if ratio is None else float(ratio.reshape(-1)[0])
-    training = attrs.training_mode if training_mode is None else bool(training_mode.reshape(-1)[0])
+    share = parameter_number(0.5 if attrs.ratio is None else attrs.ratio, ratio)
+    training = parameter_number(attrs.training_mode, training_mode)
     if not training or share == 0:
         return data, np.ones(data.shape, dtype=bool)
     mask = np.random.RandomState(attrs.seed).uniform(0, 1, data.shape) >= share

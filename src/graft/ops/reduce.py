@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from graft.base.dims import UNKNOWN, AnyDim, dim_max, dim_min, product
-from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.dtypes import Array, DType, dtype_of, float_info, integer_info
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Ints
 from graft.ir.op import Kind, Work, define, traffic
@@ -26,7 +25,13 @@ from graft.loop.build import Term, call, cast, compare, equal, select
 from graft.loop.ir import CompareKind
 from graft.loop.tensor import Reduce, Tensor, max_, min_, product_, reduce_axis, sum_
 from graft.ops import expression as te
-from graft.ops.rules import normalize_axes, normalize_axis, require, symbolic_by
+from graft.ops.rules import (
+    normalize_axes,
+    normalize_axis,
+    parameter_number,
+    require,
+    symbolic_by,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +152,11 @@ def _limit(dtype: np.dtype[Any], infinity: float, end: str, boolean: bool) -> An
     if kind is DType.BOOL:
         return boolean
     if kind.is_integer:
-        return int(getattr(ml_dtypes.iinfo(dtype), end))  # type: ignore[no-untyped-call]
+        return int(getattr(integer_info(dtype), end))
     has_infinity = np.isinf(np.array(infinity).astype(dtype).astype(np.float64))
     if has_infinity:
         return infinity
-    return float(getattr(ml_dtypes.finfo(dtype), end))  # type: ignore[no-untyped-call]
+    return float(getattr(float_info(dtype), end))
 
 
 def _extreme(
@@ -276,8 +281,7 @@ def _cumulative(
     run: Callable[..., Any], neutral: int
 ) -> Callable[[CumulativeAttrs, Array, Array | None], Array]:
     def meaning(attrs: CumulativeAttrs, data: Array, axis: Array | None) -> Array:
-        along = attrs.axis if axis is None else int(axis.reshape(-1)[0])
-        assert along is not None
+        along = parameter_number(attrs.axis, axis)
         forward = np.moveaxis(data, along, 0)
         if attrs.reverse:
             forward = forward[::-1]
@@ -375,13 +379,11 @@ def _by_extents(op: str, out: te.Out, data: Tensor) -> te.Results:
 
 def _accumulator(op: str, dtype: DType) -> DType:
     """What to combine in: wider where a dtype is too small, or has no order."""
-    if te.is_narrow(dtype):
-        return DType.FLOAT32
     if dtype is DType.BOOL:
         return DType.UINT8
     if op == "mean" and dtype.is_integer:
         return DType.UINT64 if dtype.is_unsigned_integer else DType.INT64
-    return dtype
+    return te.accumulated_in(dtype)
 
 
 def _mean_of(total: Term, count: AnyDim) -> Term:
@@ -406,11 +408,11 @@ def _arg_extreme(kind: Callable[..., Reduce], attrs: Any, out: te.Out, data: Ten
     extent = te.sizes(data)[axis]
     if extent == 0:
         return te.Unexpressed("there is no place in an empty axis")
-    wide = DType.FLOAT32 if te.is_narrow(data.dtype) else data.dtype
+    wide = te.accumulated_in(data.dtype)
     best = te.total_over(f"{out.name}_best", data, [axis], kind, lambda value, _: cast(wide, value))
 
     def is_best(value: Term, position: Sequence[Term]) -> Term:
-        winner = te.read(best, [*position[:axis], 0, *position[axis + 1 :]])
+        winner = te.of_row(best, position, axis)
         result = equal(cast(wide, value), winner)
         if wide.is_float:
             result = result | (call("isnan", cast(wide, value)) & call("isnan", winner))

@@ -27,7 +27,6 @@ from graft.loop.build import Operand, Term, call, cast, maximum, minimum, select
 from graft.loop.tensor import Reduce, Tensor, sum_
 from graft.ops import expression as te
 from graft.ops import resize_axis
-from graft.ops.movement import parameter_value
 from graft.ops.resize_axis import (
     COORDINATES,
     RADII,
@@ -37,7 +36,7 @@ from graft.ops.resize_axis import (
     outside_table,
     tap_tables,
 )
-from graft.ops.rules import normalize_axes, operator, require, unknown_shape
+from graft.ops.rules import normalize_axes, operator, parameter_value, require, unknown_shape
 
 
 @dataclass(frozen=True, slots=True)

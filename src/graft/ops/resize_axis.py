@@ -212,17 +212,18 @@ def _plain_weight(attrs: Any, step: AxisResize, index: Term, tap: Term, wide: DT
     if attrs.method == "linear":
         result = maximum(1.0 - far, 0.0)
     else:
-        result = _cubic(far, attrs.cubic_alpha, wide)
+        result = select(far < 2.0, cubic_weight(far, attrs.cubic_alpha), te.number(0, wide))
     if not attrs.exclude_outside:
         return result
     inside = (element >= 0.0) & (element < cast(_SINGLE, step.extent))
     return select(inside, result, te.number(0, wide))
 
 
-def _cubic(far: Term, alpha: float, wide: DType) -> Term:
+def cubic_weight(far: Term, alpha: float) -> Term:
+    """What a neighbour at a distance of at most two elements counts in cubic interpolation."""
     near = ((alpha + 2) * far - (alpha + 3)) * far * far + 1.0
     beyond = ((alpha * far - 5 * alpha) * far + 8 * alpha) * far - 4 * alpha
-    return select(far <= 1.0, near, select(far < 2.0, beyond, te.number(0, wide)))
+    return select(far <= 1.0, near, beyond)
 
 
 def is_outside(attrs: Any, step: AxisResize, index: Term) -> Term:

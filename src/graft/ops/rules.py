@@ -139,6 +139,13 @@ def same_type(_attrs: Any, data: Type, *_rest: Type | None) -> Type:
     return data
 
 
+def axis_type(attrs: Any, data: TensorType, *_rest: Type | None) -> TensorType:
+    """Type rule: the result is like the first operand, which has the attribute's axis."""
+    if data.rank is not None:
+        normalize_axis(attrs.axis, data.rank)
+    return data
+
+
 def broadcast_type(_attrs: Any, *types: TensorType) -> Type:
     """Type rule: NumPy broadcasting of operands of one dtype."""
     return TensorType(same_dtype(*types), broadcast_shapes(*(type_.shape for type_ in types)))
@@ -197,6 +204,16 @@ def operator(
         return meaning
 
     return register
+
+
+def parameter_value(attribute: Any, operand: Array | None) -> Any:
+    """A list at run time that is an attribute or an operand."""
+    return attribute if operand is None else operand.reshape(-1).tolist()
+
+
+def parameter_number(attribute: Any, operand: Array | None) -> Any:
+    """A number at run time that is an attribute or an operand of one element."""
+    return attribute if operand is None else operand.reshape(-1)[0].item()
 
 
 def require_broadcasts_to(type_: TensorType, target: TensorType, what: str) -> None:

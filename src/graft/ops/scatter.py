@@ -230,7 +230,7 @@ def _express_tensor_scatter(
     if not te.at_least(extent, count):
         return te.Unexpressed("whether there is room for all is known only at run time")
     if count == 0:
-        return (te.by_index(out.name, data.shape, lambda *at: te.read(data, at)),)
+        return out.of(lambda *at: te.read(data, at))
 
     def element(*at: Term) -> Term:
         first = term(0) if start is None else cast(INDEX, te.read(start, [at[0]]))

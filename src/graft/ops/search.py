@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
 from graft.ir.types import TensorType
 from graft.ops.reduce import comparable, reading_work
-from graft.ops.rules import normalize_axis, operator, require
+from graft.ops.rules import normalize_axis, operator, parameter_number, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def _topk_type(
 @operator("topk", "data k?", _topk_type, outputs=2, work=reading_work)
 def _topk(attrs: TopKAttrs, data: Array, k: Array | None) -> tuple[Array, Array]:
     """The k largest or smallest elements along an axis, and their indices."""
-    count: Any = attrs.k if k is None else int(k.reshape(-1)[0])
+    count = parameter_number(attrs.k, k)
     axis, extent = attrs.axis % data.ndim, data.shape[attrs.axis]
     if not 0 <= count <= extent:
         raise EvaluationError(f"wants {count} elements of {extent} along axis {axis}")

@@ -28,6 +28,7 @@ from graft.ops.resize import working_dtype
 from graft.ops.rules import (
     normalize_axis,
     operator,
+    parameter_number,
     require,
     require_same_dim,
     shape_of,
@@ -125,8 +126,8 @@ def _dft_work(attrs: DftAttrs, ins: Sequence[TensorType], outs: Sequence[TensorT
 @operator("dft", "data dft_length? axis?", _dft_type, work=_dft_work)
 def _dft(attrs: DftAttrs, data: Array, dft_length: Array | None, axis: Array | None) -> Array:
     """The discrete Fourier transform along an axis, or its inverse."""
-    position = _signal_axis(attrs.axis if axis is None else int(axis.item()), data.ndim)
-    length: Any = attrs.dft_length if dft_length is None else int(dft_length.item())
+    position = _signal_axis(parameter_number(attrs.axis, axis), data.ndim)
+    length = parameter_number(attrs.dft_length, dft_length)
     if length is None:
         length = _default_length(attrs, data.shape[position])
     if length < 1:
@@ -200,8 +201,8 @@ def _stft(
 ) -> Array:
     """Fourier transforms of overlapping frames of signals, times a window."""
     samples = data.shape[1]
-    step: Any = attrs.frame_step if frame_step is None else int(frame_step.item())
-    length: Any = attrs.frame_length if frame_length is None else int(frame_length.item())
+    step = parameter_number(attrs.frame_step, frame_step)
+    length = parameter_number(attrs.frame_length, frame_length)
     if length is None:
         length = samples if window is None else window.shape[0]
     if step < 1 or length < 1 or (window is not None and window.shape[0] != length):
@@ -255,7 +256,7 @@ def _mel_type(attrs: MelAttrs, *operands: TensorType | None) -> TensorType:
 def _mel(attrs: MelAttrs, *operands: Array | None) -> Array:
     """Weights that turn a spectrum into bands of the mel scale."""
     bins, length, rate, lower, upper = (
-        getattr(attrs, name) if operand is None else operand.item()
+        parameter_number(getattr(attrs, name), operand)
         for name, operand in zip(_MEL_OPERANDS, operands, strict=True)
     )
     check_extents((length // 2 + 1, bins), np.dtype(np.float64), "mel_weight_matrix")

@@ -22,8 +22,8 @@ from graft.loop.build import Term, cast, equal, maximum, minimum, select, term
 from graft.loop.ir import INDEX
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
-from graft.ops.movement import length_of, parameter_value
-from graft.ops.rules import normalize_axes, operator, require, unknown_shape
+from graft.ops.movement import length_of
+from graft.ops.rules import normalize_axes, operator, parameter_value, require, unknown_shape
 
 # A bound at least this far out means "to the edge", as exporters write it.
 FAR = 2**31 - 1
@@ -237,7 +237,7 @@ def _slice_at_run_time(attrs: Any, out: te.Out, data: Tensor, bounds: te.Inputs)
             step = of_axis(axis, len(indices), axes, steps, 1)
             start = select(first < 0, first + extent, first)
             start = maximum(select(step < 0, minimum(start, term(extent) - 1), start), 0)
-            at.append(maximum(minimum(start + index * step, term(extent) - 1), 0))
+            at.append(te.clamped(start + index * step, extent))
         return te.unless_empty(data, te.read(data, at))
 
     return out.of(element)
