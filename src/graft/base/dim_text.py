@@ -52,7 +52,7 @@ def parse_arithmetic(
 
 
 class _Parser(Cursor):
-    """Precedence climbing."""
+    """A precedence-climbing parser."""
 
     def __init__(
         self,

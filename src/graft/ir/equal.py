@@ -65,8 +65,8 @@ def _attr_difference(one: Any, other: Any) -> str | None:
     if isinstance(one, Graph) and isinstance(other, Graph):
         return difference(one, other)
     if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
-        reason = (_attr_difference(a, b) for a, b in zip(one, other, strict=True))
-        return next((f for f in reason if f is not None), None)
+        reasons = (_attr_difference(a, b) for a, b in zip(one, other, strict=True))
+        return next((reason for reason in reasons if reason is not None), None)
     if isinstance(one, float) and isinstance(other, float):
         same = repr(one) == repr(other)  # NaN equals itself, and -0.0 differs from 0.0
     else:

@@ -263,7 +263,7 @@ class _Parser(Cursor):
         return self.unquoted(text, token) if text[0] == '"' else text
 
     def string(self, what: str) -> str:
-        """Step over a string; gives what it says."""
+        """Step over a string and return its content."""
         token = self.expect_kind("string", what)
         return self.unquoted(token.text, token)
 

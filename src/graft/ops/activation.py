@@ -150,7 +150,7 @@ for _name, _meaning, _summary in (
 
 
 def _less_largest(data: Tensor, axis: int, name: str) -> Tensor:
-    """Elements less the largest of their row."""
+    """Each element minus the maximum of its row."""
     wide = te.accumulated_in(data.dtype)
     largest = te.total_over(f"{name}_max", data, [axis], max_, lambda value, _: cast(wide, value))
 
@@ -162,7 +162,7 @@ def _less_largest(data: Tensor, axis: int, name: str) -> Tensor:
 
 @te.expresses("nn.softmax")
 def _express_softmax(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
-    """Exponentials over their sum."""
+    """Each row's exponentials, divided by their sum."""
     axis = normalize_axis(attrs.axis, len(data.shape))
     less = _less_largest(data, axis, out.name)
     powers = te.by_index(f"{out.name}_exp", data.shape, lambda *at: call("exp", te.read(less, at)))

@@ -111,7 +111,7 @@ def _check_positions(type_: TensorType, what: str, batch: AnyDim) -> None:
 
 
 def _computing(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """The dtype that a meaning computes in."""
+    """The dtype in which the NumPy meanings compute."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
@@ -355,7 +355,7 @@ def _sharing(query: Tensor, key: Tensor) -> Term:
 
 
 def _raw(attrs: Any, query: Tensor, key: Tensor, name: str, wide: DType) -> Tensor:
-    """Products of queries and keys."""
+    """Scaled products of queries and keys."""
     size = te.sizes(query)[3]
     scale = _default_scale(size, wide) if attrs.scale is None else te.number(attrs.scale, wide)
     share = _sharing(query, key)
@@ -376,7 +376,7 @@ def _default_scale(size: AnyDim, dtype: DType) -> Term:
 
 
 def _of_batch(tensor: Tensor, batch: Term, extent: AnyDim) -> Term:
-    """A number for all, or one per batch."""
+    """The number of a batch, or the one that all batches share."""
     at = [] if not tensor.shape else [te.within(te.sizes(tensor)[0], batch, extent)]
     return cast(INDEX, te.read(tensor, at))
 

@@ -131,10 +131,10 @@ def _integer(text: str) -> int:
 
 
 def _cast_of_dims(
-    attrs: CastAttrs, is_mode: Sequence[Array | None], _types: Sequence[Type | None]
+    attrs: CastAttrs, known: Sequence[Array | None], _types: Sequence[Type | None]
 ) -> Array | None:
     """Dims stay what they are in the integer types that hold every extent."""
-    return is_mode[0] if attrs.dtype in (DType.INT64, DType.INT32) else None
+    return known[0] if attrs.dtype in (DType.INT64, DType.INT32) else None
 
 
 # The powers of two that an exponent of eight bits holds.

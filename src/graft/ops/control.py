@@ -236,11 +236,8 @@ def _check_scan(attrs: ScanAttrs, operands: int) -> None:
     require(stacked >= 0, f"'{body.name}' gives {len(body.outputs)} results only")
     for name, count in (("input", attrs.num_scan_inputs), ("output", stacked)):
         for kind in ("axes", "directions"):
-            branch_types = getattr(attrs, f"{name}_{kind}")
-            require(
-                len(branch_types) == count,
-                f"{len(branch_types)} {name} {kind} given, {count} wanted",
-            )
+            given = len(getattr(attrs, f"{name}_{kind}"))
+            require(given == count, f"{given} {name} {kind} given, {count} wanted")
 
 
 def _scan_types(attrs: ScanAttrs, *values: Type) -> tuple[Type, ...]:

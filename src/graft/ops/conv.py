@@ -91,7 +91,7 @@ def _conv_work(_attrs: ConvAttrs, ins: Sequence[TensorType], outs: Sequence[Tens
 
 
 def convolve(attrs: ConvAttrs, data: Array, weight: Array) -> Array:
-    """The meaning of all convolutions."""
+    """Convolve over any number of spatial axes: the meaning of every convolution."""
     dtype = data.dtype
     computed_in = accumulator(data, weight, math.prod(weight.shape[1:]))
     data, weight = data.astype(computed_in, copy=False), weight.astype(computed_in, copy=False)
@@ -196,7 +196,7 @@ def _bias_add(attrs: BiasAddAttrs, data: Array, bias: Array) -> Array:
 
 
 def _express_bias_add(attrs: BiasAddAttrs, out: te.Out, data: Tensor, bias: Tensor) -> te.Results:
-    """The bias runs along one axis."""
+    """Add a vector that runs along one axis."""
     shape = out.shape
 
     def element(*indices: Term) -> Term:

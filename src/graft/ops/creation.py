@@ -126,7 +126,7 @@ def _numbers_of(attrs: ArangeAttrs, operands: Sequence[Array | None]) -> list[An
 
 
 def arange_count(attrs: ArangeAttrs, *operands: Array | None) -> int:
-    """How many numbers there are."""
+    """The number of elements of the range."""
     start, limit, delta = _numbers_of(attrs, operands)
     if delta == 0:
         raise EvaluationError("the step is 0")
@@ -178,7 +178,7 @@ def _eye(attrs: EyeAttrs, shape: Array | None) -> Array:
 
 @te.expresses("full")
 def _express_full(attrs: Any, out: te.Out, fill: Tensor, *_: Tensor | None) -> te.Results:
-    """One number everywhere."""
+    """The fill value at every index."""
     return out.of(lambda *_indices: te.single(fill))
 
 
@@ -186,7 +186,7 @@ def _express_full(attrs: Any, out: te.Out, fill: Tensor, *_: Tensor | None) -> t
 def _express_arange(
     attrs: Any, out: te.Out, start: Tensor | None, _: Tensor | None, delta: Tensor | None
 ) -> te.Results:
-    """Numbers at even distances."""
+    """start + index * delta."""
     dtype = out.dtype
 
     def number(attribute: Any, operand: Any) -> Term:

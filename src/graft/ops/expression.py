@@ -144,7 +144,7 @@ def _is_known(type_: TensorType) -> bool:
 
 
 def table(name: str, array: Array) -> Table:
-    """The numbers as a tensor."""
+    """A constant lookup table as a tensor."""
     extents = tuple(Const(extent) for extent in array.shape)
     return Table(Buffer(name, dtype_of(array.dtype), extents), array=np.ascontiguousarray(array))
 
@@ -164,7 +164,7 @@ def sizes(tensor: Tensor) -> tuple[AnyDim, ...]:
 
 
 def numbers(extents: Extents, what: str) -> tuple[int, ...]:
-    """Extents that have to be numbers."""
+    """The extents as integers; raises `NumbersNeededError` where one is symbolic."""
     result = tuple(extent for extent in extents if isinstance(extent, int))
     if len(result) < len(extents):
         raise NumbersNeededError(f"{what} are known only at run time")
@@ -182,7 +182,7 @@ def is_known(dim: AnyDim) -> bool:
 
 
 def axis_names(rank: int) -> list[str]:
-    """Names for that many axes."""
+    """Names of so many axes: i0, i1, ..."""
     return [f"i{axis}" for axis in range(rank)]
 
 
@@ -197,7 +197,7 @@ def reduce_axes(shape: Sequence[Operand]) -> list[Axis]:
 
 
 def read(tensor: Tensor, indices: Indices) -> Term:
-    """An element."""
+    """The element at these indices."""
     return tensor[tuple(indices)]
 
 

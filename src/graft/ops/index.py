@@ -156,13 +156,13 @@ def _gather_nd_type(attrs: GatherNdAttrs, data: TensorType, indices: TensorType)
 
 
 def positions_of_tuples(data: Array, indices: Array, batch: int) -> tuple[Array, ...]:
-    """Index tuples as NumPy wants them: one array per axis, the batch axes included."""
-    places, rank = indices.shape[:-1], data.ndim - batch
+    """Index tuples as NumPy takes them: one array per axis, the batch axes included."""
+    outer, rank = indices.shape[:-1], data.ndim - batch
     if not indices.ndim or not 1 <= indices.shape[-1] <= rank:
         raise EvaluationError(f"indices of shape {indices.shape} do not name 1 to {rank} axes")
-    if data.shape[:batch] != places[:batch]:
-        raise EvaluationError(f"batch extents differ: {data.shape[:batch]} and {places[:batch]}")
-    grid: list[Array] = list(np.ogrid[tuple(slice(extent) for extent in places)])[:batch]
+    if data.shape[:batch] != outer[:batch]:
+        raise EvaluationError(f"batch extents differ: {data.shape[:batch]} and {outer[:batch]}")
+    grid: list[Array] = list(np.ogrid[tuple(slice(extent) for extent in outer)])[:batch]
     for i in range(indices.shape[-1]):
         axis = batch + i
         grid.append(positions(indices[..., i], data.shape[axis], axis))
@@ -218,7 +218,7 @@ def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | N
 
 
 def _position(indices: Tensor, at: list[Term], extent: AnyDim) -> Term:
-    """The place along an axis that an element of `indices` names."""
+    """The coordinate along an axis that an element of `indices` gives, clamped to the axis."""
     position = cast(DType.INT64, te.read(indices, at))
     if not indices.dtype.is_unsigned_integer:
         position = select(position < 0, position + extent, position)
@@ -262,7 +262,7 @@ def _express_gather(attrs: Any, out: te.Out, data: Tensor, indices: Tensor) -> t
 
 @te.expresses("gather_nd")
 def _express_gather_nd(attrs: Any, out: te.Out, data: Tensor, indices: Tensor) -> te.Results:
-    """Slices at places of several axes."""
+    """Slices at tuples of indices."""
     batch, shape = attrs.batch_dims, te.sizes(data)
     if _is_empty(data, out.types):
         return te.Unexpressed("there is nothing to gather")
@@ -270,11 +270,11 @@ def _express_gather_nd(attrs: Any, out: te.Out, data: Tensor, indices: Tensor) -
     (named,) = te.numbers(te.sizes(indices)[-1:], "how many axes the positions name")
 
     def element(*at: Term) -> Term:
-        places = [
+        coordinates = [
             _position(indices, [*at[:count], term(entry)], shape[batch + entry])
             for entry in range(named)
         ]
-        return te.unless_empty(data, te.read(data, [*at[:batch], *places, *at[count:]]))
+        return te.unless_empty(data, te.read(data, [*at[:batch], *coordinates, *at[count:]]))
 
     return out.of(element)
 
@@ -283,14 +283,14 @@ def _express_gather_nd(attrs: Any, out: te.Out, data: Tensor, indices: Tensor) -
 def _express_one_hot(
     attrs: Any, out: te.Out, indices_: Tensor, values: Tensor, *_: Tensor | None
 ) -> te.Results:
-    """One of two values, by whether the index is the _position along the new axis."""
+    """The second value where an index equals the coordinate along the new axis, else the first."""
     axis = normalize_axis(attrs.axis, len(indices_.shape) + 1)
     depth = out.shape[axis]
 
     def element(*indices: Term) -> Term:
         index = te.read(indices_, [*indices[:axis], *indices[axis + 1 :]])
         if index.dtype.is_unsigned_integer and index.dtype.bits == 64:
-            index = minimum(index, cast(index.dtype, depth))  # beyond the depth is no _position
+            index = minimum(index, cast(index.dtype, depth))  # one beyond the depth matches nothing
         target = cast(indices[0].dtype, index)
         target = select(target < 0, target + depth, target)
         return select(equal(target, indices[axis]), values[1], values[0])

@@ -69,11 +69,11 @@ def _express_out_of_range(attrs: Any, out: te.Out, indices: Tensor) -> te.Result
     shape = indices.shape if len(extents) == 1 else indices.shape[:-1]
     none, count = te.number(INSIDE, DType.INT64), term(attrs.count)
 
-    def outside(result: Term, extent: Term) -> Term:
+    def outside(index: Term, extent: Term) -> Term:
         low = 0 - extent if attrs.wraps else term(0)
-        wrong = (result < low) | (result > extent - count)
+        wrong = (index < low) | (index > extent - count)
         wrong = wrong if attrs.count == 1 else wrong & (count > 0)
-        return select(wrong, maximum(result, te.number(INSIDE + 1, DType.INT64)), none)
+        return select(wrong, maximum(index, te.number(INSIDE + 1, DType.INT64)), none)
 
     def element(entry: Term) -> Reduce | Term:
         reduced = te.reduce_axes(shape)
@@ -180,7 +180,7 @@ def _union(*ranges: Range) -> Range:
 
 
 def _search_range(node: Node, value: Value, of: _Known) -> Range:
-    """Places along an axis."""
+    """Indices along an axis."""
     if node.op.name == "topk" and value is not node.outputs[1]:
         return of(node.args[0])
     shape = node.args[0].shape

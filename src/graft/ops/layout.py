@@ -65,23 +65,29 @@ def block_of(layout: str) -> int:
 
 def rearrangement(source: str, target: str, shape: Shape) -> Rearrangement:
     """How to get from one layout to another."""
-    has, wants = block_of(source), block_of(target)
-    require(not has or not wants or has == wants, f"from {source} to {target} leads only {NCHW}")
-    rank = 5 if has else 4
+    source_block, target_block = block_of(source), block_of(target)
+    require(
+        not source_block or not target_block or source_block == target_block,
+        f"from {source} to {target} leads only {NCHW}",
+    )
+    rank = 5 if source_block else 4
     require(len(shape) == rank, f"{source} has {rank} axes, and the operand {len(shape)}")
-    block = has or wants
-    extents = dict(zip("NCHWc" if has else source, shape, strict=True))
-    if has:
-        require(extents["c"] in (has, UNKNOWN), f"{source} ends in {has}, not {extents['c']}")
-    elif wants:
+    block = source_block or target_block
+    extents = dict(zip("NCHWc" if source_block else source, shape, strict=True))
+    if source_block:
+        require(
+            extents["c"] in (source_block, UNKNOWN),
+            f"{source} ends in {source_block}, not {extents['c']}",
+        )
+    elif target_block:
         channels = extents["C"]
-        whole = not provably_no_multiple(channels, wants)
-        require(whole, f"{channels} channels are no whole number of blocks of {wants}")
-        extents |= {"C": channels // wants, "c": wants}
+        whole = not provably_no_multiple(channels, target_block)
+        require(whole, f"{channels} channels are no whole number of blocks of {target_block}")
+        extents |= {"C": channels // target_block, "c": target_block}
     before, after = _apart(source, block), _apart(target, block)
     split = tuple(extents[axis] for axis in before)
     ordered = [extents[axis] for axis in after]
-    if has and not wants:
+    if source_block and not target_block:
         at = after.index("C")
         ordered[at : at + 2] = [product(ordered[at : at + 2])]
     return Rearrangement(split, tuple(before.index(axis) for axis in after), tuple(ordered))
@@ -115,17 +121,17 @@ def _meaning(attrs: LayoutTransformAttrs, data: Array) -> Array:
 @te.expresses("layout_transform")
 def _express_layout_transform(attrs: Any, out: te.Out, data: Tensor) -> te.Results:
     """Each axis is found by its letter, so extents need not be known."""
-    has, wants = block_of(attrs.src_layout), block_of(attrs.dst_layout)
+    source_block, target_block = block_of(attrs.src_layout), block_of(attrs.dst_layout)
     source, target = (
         "NCHWc" if block_of(layout) else layout for layout in (attrs.src_layout, attrs.dst_layout)
     )
 
     def element(*indices: Term) -> Term:
         at = dict(zip(target, indices, strict=True))
-        if has and not wants:
-            at |= {"C": at["C"] // has, "c": at["C"] % has}
-        elif wants and not has:
-            at["C"] = at["C"] * wants + at["c"]
+        if source_block and not target_block:
+            at |= {"C": at["C"] // source_block, "c": at["C"] % source_block}
+        elif target_block and not source_block:
+            at["C"] = at["C"] * target_block + at["c"]
         return te.read(data, [at[letter] for letter in source])
 
     return out.of(element)

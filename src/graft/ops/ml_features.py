@@ -240,7 +240,7 @@ def _span(keys: Array) -> int:
 def _look_up_by_index(
     data: Tensor, keys: Array, values: Array, unknown: Array, name: str
 ) -> Callable[..., Term]:
-    """By a table with an entry for every integer from the lowest key to the highest."""
+    """Look elements up in a table with an entry for every integer between the outermost keys."""
     low, high = int(keys[0]), int(keys[-1])
     entries = np.full(_span(keys), unknown, values.dtype)
     entries[(keys - keys[0]).astype(np.int64)] = values
@@ -260,7 +260,7 @@ def _look_up_by_index(
 def _look_up_by_search(
     data: Tensor, keys: Array, values: Array, unknown: Array, name: str
 ) -> Callable[..., Term]:
-    """By the number of keys that are no higher."""
+    """Look elements up by counting the keys that are no higher."""
     default = te.number(unknown.item(), dtype_of(values.dtype))
     of_nan = values[-1].item() if keys[-1] != keys[-1] else None
     if of_nan is not None:

@@ -235,7 +235,7 @@ def _windows(attrs: Any, data: Tensor, name: str, shape: te.Extents, fill: Term)
 
 
 def _at(attrs: Any, indices: tuple[Term, ...], taps: list[Axis]) -> list[Term]:
-    """Where a window's element is read."""
+    """The coordinates at which a window reads an element."""
     steps = zip(indices[2:], attrs.strides, taps, attrs.dilation, strict=True)
     return [index * stride + tap * dilation for index, stride, tap, dilation in steps]
 

@@ -387,7 +387,7 @@ def _accumulator(op: str, dtype: DType) -> DType:
 
 
 def _mean_of(total: Term, count: AnyDim) -> Term:
-    """Of integers, truncated."""
+    """The mean from a total and a count; truncated for integers."""
     if total.dtype.is_float:
         return total / te.floats(count, total.dtype)
     parts = dim_max(count, 1)

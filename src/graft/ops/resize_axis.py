@@ -188,12 +188,12 @@ def _element(attrs: Any, step: AxisResize, index: Term, tap: Term) -> Term:
 
 
 def place(attrs: Any, step: AxisResize, index: Term, tap: Term) -> Term:
-    """The element of that number among those that are averaged."""
+    """The operand's element that tap `tap` of a result's element reads."""
     return _inside(_element(attrs, step, index, tap), step.extent)
 
 
 def weight(attrs: Any, step: AxisResize, index: Term, tap: Term, wide: DType) -> Term:
-    """Its weight."""
+    """The weight of that tap."""
     own = _plain_weight(attrs, step, index, tap, wide)
     if not attrs.exclude_outside:
         return own

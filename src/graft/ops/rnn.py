@@ -129,8 +129,8 @@ def _check_activations(attrs: RecurrentAttrs, functions: int) -> None:
     names = ", ".join(DIRECTIONS)
     require(attrs.direction in DIRECTIONS, f"direction is '{attrs.direction}', not of {names}")
     expected = functions * len(DIRECTIONS[attrs.direction])
-    inputs = len(attrs.activations)
-    require(inputs == expected, f"wants {expected} activations, has {inputs}")
+    count = len(attrs.activations)
+    require(count == expected, f"wants {expected} activations, has {count}")
     for name in attrs.activations:
         require(name in ACTIVATIONS, f"there is no activation '{name}'")
     for letter, values in (("a", attrs.activation_alpha), ("b", attrs.activation_beta)):

@@ -389,7 +389,7 @@ def _by_table(attrs: Any, out: te.Out, data: Tensor, where: tuple[int, int]) -> 
 def _along_axis_of_data(
     attrs: Any, out: te.Out, data: Tensor, length: Tensor | None, axis: Tensor
 ) -> te.Results:
-    """Along the axis that an operand names."""
+    """The transform along an axis that is known only at run time."""
     extents = te.sizes(data)[:-1]
     named = cast(INDEX, te.read(axis, [0] * len(axis.shape)))
     rank = len(data.shape)

@@ -146,7 +146,7 @@ def explore(run: Callable[[], T], answers: Answers | None = None) -> Any:
 
 
 class _OpenError(Exception):
-    """A question that has no answer yet."""
+    """A question about two dims that `explore` has not answered yet."""
 
     def __init__(self, left: Dim, right: Dim) -> None:
         super().__init__()
@@ -216,12 +216,12 @@ def _known(dim: AnyDim) -> Dim:
 
 
 def _is(number: Dim, other: int) -> AnyDim:
-    """1 if a number is another, else 0."""
+    """1 if two numbers are equal, else 0, as arithmetic."""
     return 1 - dim_min(1, dim_max(number - other, other - number))
 
 
 def _is_negative(number: Dim) -> AnyDim:
-    """1 if a number is below 0, else 0."""
+    """1 if a number is negative, else 0, as arithmetic."""
     return dim_min(1, dim_max(-number, 0))
 
 

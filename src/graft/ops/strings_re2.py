@@ -87,7 +87,7 @@ def _translate(pattern: str) -> Iterator[str]:
 
 
 def _escape(text: str, pattern: str) -> str:
-    """An escape outside a set."""
+    """Translate an escape outside a set."""
     letter = text[1]
     if letter.lower() in _ASCII:
         inside = _ASCII[letter.lower()]

@@ -26,8 +26,9 @@ from graft.ops.pointwise import repetitions
 from graft.passes.simplify_movement import is_view
 
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)
-# How many elements of a node inside a group may be needed for one of the result.
-_MOST_PLACES = 4
+# How many elements of a node inside a group may be needed for one of the result: each is reached by a
+# path of movements.
+_MOST_PATHS = 4
 # How many movements may follow one another in a group. An index of its result goes through all of
 # them, and what is asked of such an index grows with a power of their number.
 _MOST_MOVES = 8
@@ -60,8 +61,8 @@ class _Group:
     size: int = 0  # nodes that are no constants
     heavy: bool = False
     moves: bool = False  # has data movement in it, so no anchor can join
-    # Per node, the places where an element of the result needs it: a path of movements each.
-    places: dict[Node, frozenset[object]] = field(default_factory=dict)
+    # Per node, the paths of movements through which an element of the result needs it.
+    paths: dict[Node, frozenset[object]] = field(default_factory=dict)
     copies: dict[Node, int] = field(default_factory=dict)
     depth: dict[Node, int] = field(default_factory=dict)  # movements up to and with each node
 
@@ -76,22 +77,22 @@ class _Group:
         needs: set[object] = set()
         for reader in readers:
             if reader.op.kind is not Kind.INJECTIVE:
-                needs |= self.places[reader]
+                needs |= self.paths[reader]
                 continue
             slots = [slot for slot, value in enumerate(reader.inputs) if value in node.outputs]
-            needs |= {(reader, slot, path) for slot in slots for path in self.places[reader]}
+            needs |= {(reader, slot, path) for slot in slots for path in self.paths[reader]}
         return frozenset(needs)
 
     def add(self, node: Node, readers: list[Node]) -> bool:
         """Add a node that members read; False if it would be recomputed or moved too often."""
-        places = self.needed(node, readers) if readers else frozenset[object]({node})
+        paths = self.needed(node, readers) if readers else frozenset[object]({node})
         copies = sum(self.copies[reader] * repetitions(reader) for reader in readers) or 1
         moves = node.op.kind is Kind.INJECTIVE
         depth = max((self.depth[reader] for reader in readers), default=0) + moves
-        limits = (len(places), _MOST_PLACES), (copies, _MOST_COPIES), (depth, _MOST_MOVES)
+        limits = (len(paths), _MOST_PATHS), (copies, _MOST_COPIES), (depth, _MOST_MOVES)
         if any(count > most for count, most in limits):
             return False
-        self.places[node], self.copies[node], self.depth[node] = places, copies, depth
+        self.paths[node], self.copies[node], self.depth[node] = paths, copies, depth
         self.nodes.append(node)
         self.size += node.op.name != "constant"
         self.heavy |= node.op.kind in _HEAVY

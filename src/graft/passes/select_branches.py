@@ -32,7 +32,7 @@ _VIEWS = frozenset(("reshape", "squeeze", "expand_dims"))
 
 
 def select_branches(graph: Graph) -> Graph:
-    """Apply to every `if`, innermost first."""
+    """Replace the `if`s whose branches are both cheap, innermost first."""
     graph = change_nested(graph, select_branches)
     if not any(node.op.name == "if" for node in graph.nodes):
         return graph

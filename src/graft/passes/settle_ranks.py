@@ -29,7 +29,7 @@ _COUNTING = (DType.INT64, DType.BOOL)  # what ranks and extents are, and what is
 
 
 def settle_ranks(graph: Graph) -> Graph:
-    """Apply to every `if`, innermost first."""
+    """Resolve the unknown ranks behind every `if`, innermost first."""
     return _settled(graph, _DEPTH)
 
 

@@ -248,13 +248,13 @@ class _Rebuilt:
         return all(value is None or (one is not None and one.item() > 0) for value, one in pairs)
 
     def moved(self, stack: Value, axis: int) -> Value:
-        """The slices along a new axis."""
+        """The stack with the axis of its slices moved to `axis`."""
         order = [*range(1, len(stack.shape or ()))]
         order.insert(axis, 0)
         return self.builder("transpose", stack, axes=order) if axis else stack
 
     def merged(self, stack: Value, axis: int) -> Value:
-        """The slices along an axis that they have.
+        """The slices of a stack concatenated along one of their own axes.
 
         No attribute names an extent, since some are known from data only."""
         _, *shape = stack.shape or ()

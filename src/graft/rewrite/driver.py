@@ -84,7 +84,7 @@ class Site:
 
 
 class _Workspace:
-    """The graph while it changes."""
+    """A mutable view of the graph while rules rewrite it."""
 
     def __init__(self, graph: Graph, rules: RuleSet) -> None:
         self.graph = graph

@@ -173,7 +173,7 @@ class TypeIs:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """A test of the user's on the value."""
+    """A predicate on the value that the pattern's author supplies."""
 
     test: Callable[[Any], bool]
     reason: str
@@ -280,7 +280,7 @@ def as_pattern(operand: Pattern | Number) -> Pattern:
 
 
 def apply(name: str, *args: Pattern | Number, **attrs: Any) -> OpIs:
-    """An operator on patterns."""
+    """The pattern of an operator on operands that match patterns."""
     return OpIs((name,))(*args, **attrs)
 
 

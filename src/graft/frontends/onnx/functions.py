@@ -53,7 +53,7 @@ Functions = Mapping[FunctionKey, onnx.FunctionProto]
 
 
 def plain_domain(domain: str) -> str:
-    """The main domain has two names."""
+    """The domain with the main one, which has two names, as the empty string."""
     return "" if domain == "ai.onnx" else domain
 
 

@@ -57,7 +57,7 @@ class _Header:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A stretch of a buffer."""
+    """A range of bytes of a buffer."""
 
     buffer: Buffer
     offset: int
@@ -332,12 +332,12 @@ def _aligned_copy(span: _Span, dtype: DType) -> Array:
     copy = np.empty(span.length, np.uint8)
     source = np.frombuffer(span.buffer, np.uint8, span.length, span.offset)
     for start in range(0, span.length, _COPIED_AT_ONCE):
-        piece = source[start : start + _COPIED_AT_ONCE]
-        copy[start : start + len(piece)] = piece
+        chunk = source[start : start + _COPIED_AT_ONCE]
+        copy[start : start + len(chunk)] = chunk
         if isinstance(span.buffer, mmap.mmap):
             # The pages were read from the file and can be again: they need not stay.
             first = (span.offset + start) // mmap.PAGESIZE * mmap.PAGESIZE
-            span.buffer.madvise(mmap.MADV_DONTNEED, first, span.offset + start + len(piece) - first)
+            span.buffer.madvise(mmap.MADV_DONTNEED, first, span.offset + start + len(chunk) - first)
     return copy.view(dtype.numpy)
 
 

@@ -41,7 +41,7 @@ _RAW_LIKE = {
     _NUMBERS["double_data"]: (TensorProto.DOUBLE, TensorProto.COMPLEX128),
 }
 
-Piece = bytes | memoryview
+Chunk = bytes | memoryview
 
 
 class _UnexpectedError(Exception):
@@ -59,16 +59,16 @@ class _Field(NamedTuple):
     end: int
 
 
-def cut_out_payloads(data: memoryview, location: str) -> Piece:
+def cut_out_payloads(data: memoryview, location: str) -> Chunk:
     """The serialised model without its large payloads, which external data at `location` replace.
 
     Returns `data` itself where nothing can be cut out, be it small, unusual or damaged.
     """
     try:
-        pieces = _Cutter(data, location).message(0, len(data), onnx.ModelProto.DESCRIPTOR, 0)
+        chunks = _Cutter(data, location).message(0, len(data), onnx.ModelProto.DESCRIPTOR, 0)
     except _UnexpectedError:
         return data
-    return data if pieces is None else b"".join(pieces)
+    return data if chunks is None else b"".join(chunks)
 
 
 def nested_messages(message: Any) -> Iterator[tuple[Any, int]]:
@@ -95,13 +95,13 @@ class _Cutter:
     data: memoryview
     location: str
 
-    def message(self, start: int, end: int, descriptor: Any, depth: int) -> list[Piece] | None:
-        """The pieces of a slim message, or None if it stays as it is."""
+    def message(self, start: int, end: int, descriptor: Any, depth: int) -> list[Chunk] | None:
+        """The chunks of a slim message, or None if it stays as it is."""
         if depth > _DEEPEST:
             raise _UnexpectedError
         if descriptor.full_name == _TENSOR_NAME:
             return self.tensor(start, end)
-        pieces: list[Piece] = []
+        chunks: list[Chunk] = []
         copied_to = start
         fields: set[int] = set()
         for field in _fields(self.data, start, end):
@@ -116,14 +116,14 @@ class _Cutter:
                 continue
             inner = self.message(field.body, field.end, kind.message_type, depth + 1)
             if inner is not None:
-                length = _encoded_varint(sum(len(piece) for piece in inner))
-                pieces += [self.data[copied_to : field.after_tag], length, *inner]
+                length = _encoded_varint(sum(len(chunk) for chunk in inner))
+                chunks += [self.data[copied_to : field.after_tag], length, *inner]
                 copied_to = field.end
-        if not pieces:
+        if not chunks:
             return None
-        return [*pieces, self.data[copied_to:end]]
+        return [*chunks, self.data[copied_to:end]]
 
-    def tensor(self, start: int, end: int) -> list[Piece] | None:
+    def tensor(self, start: int, end: int) -> list[Chunk] | None:
         """As `message`, for a tensor, the one message that holds payloads."""
         element_type = 0
         payload: _Field | None = None

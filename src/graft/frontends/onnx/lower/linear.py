@@ -136,7 +136,7 @@ def _qlinear_matmul(call: Call) -> Value:
 
 
 def _per_tensor(call: Call, parameter: Value) -> Value:
-    """The parameter without axes."""
+    """The parameter as a scalar; refuses one with several elements."""
     rank = call.rank(parameter)
     if any(provably_different(dim, 1) for dim in parameter.shape or ()):
         call.fail(f"the result's scale or zero point is {parameter.type}, not one number")

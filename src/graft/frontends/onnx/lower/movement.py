@@ -168,6 +168,6 @@ def _center_crop_pad(call: Call) -> Value:
 
 
 def _half(call: Call, numbers: Value) -> Value:
-    """Half of what is positive, rounded down."""
+    """Half of each number, rounded down; 0 for negative ones."""
     positive = call.op("maximum", numbers, call.scalar(0, numbers))
     return call.op("divide", positive, call.scalar(2, numbers))

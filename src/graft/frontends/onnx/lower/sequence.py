@@ -147,15 +147,15 @@ def _known_parts(call: Call, data: Value, sizes: Value | None, axis: int) -> lis
     if data.shape is None or not -len(data.shape) <= axis < len(data.shape):
         return None
     extent = data.shape[axis]
-    index = np.array(1) if sizes is None else call.concrete(sizes)
-    if index is None or index.dtype.kind not in "iu" or not isinstance(extent, int):
+    counts = np.array(1) if sizes is None else call.concrete(sizes)
+    if counts is None or counts.dtype.kind not in "iu" or not isinstance(extent, int):
         return None
-    if index.ndim == 0:
-        step = int(index)
+    if counts.ndim == 0:
+        step = int(counts)
         if step <= 0 or extent > step * _MOST_PARTS:
             return None
         return [min(step, extent - at) for at in range(0, extent, step)]
-    parts = [int(size) for size in index.reshape(-1)]
+    parts = [int(size) for size in counts.reshape(-1)]
     return parts if all(size >= 0 for size in parts) and sum(parts) == extent else None
 
 
@@ -197,8 +197,8 @@ def _has_element(call: Call) -> Value:
     value = call.optional(0)
     if value is None:
         return call.constant(np.array(False))
-    items, content = _content(call, value)
-    if items:
+    is_known, content = _content(call, value)
+    if is_known:
         return call.constant(np.array(content is not None))
     return call.op("optional.has_element", value)
 

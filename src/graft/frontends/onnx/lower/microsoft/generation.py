@@ -157,7 +157,7 @@ def _written(call: Call, past: Value | None, new: Value, starts: Value) -> Value
 
 
 def _padded(call: Call, x: Value, count: Value, axis: int) -> Value:
-    """Zeros behind an axis."""
+    """The tensor with `count` zeros behind an axis."""
     none = call.constant(np.zeros(1, np.int64))
     widths = call.op("concatenate", none, call.op("expand_dims", count, axes=(0,)), axis=0)
     return call.op("nn.pad", x, call.scalar(0, x), widths, axes=[axis])
