@@ -265,9 +265,10 @@ def _call(function: str, left: Polynomial, right: Polynomial, intervals: Interva
     return dict(terms_of(int(low))) if low == high else {(atom,): 1}
 
 
-def at_least(dim: AnyDim, limit: int) -> bool:
+def at_least(dim: AnyDim, limit: AnyDim) -> bool:
     """True only if the extent is no smaller than the limit for every binding."""
-    return not isinstance(dim, Unknown) and NATURAL.bounds(dict(terms_of(dim)))[0] >= limit
+    rest = dim - limit
+    return not isinstance(rest, Unknown) and NATURAL.proves(dict(terms_of(rest)))
 
 
 def symbol(name: str) -> IndexExpr:

@@ -18,6 +18,7 @@ from graft.ir.attrs import symbols_in_attrs
 from graft.ir.evaluate import run_op
 from graft.ir.graph import Node, Value
 from graft.ir.literal import Literal
+from graft.ir.nested import has_graphs
 from graft.ir.types import TensorType, Type
 
 # Values with more elements are not followed.
@@ -107,7 +108,7 @@ def _may_evaluate(node: Node, known: Sequence[Array | None]) -> bool:
     for value, array in zip(node.inputs, known, strict=True):
         if value is not None and (array is None or symbols_of_array(array)):
             return False
-    return not symbols_in_attrs(node.attrs) and not any(True for _ in node.graphs())
+    return not symbols_in_attrs(node.attrs) and not has_graphs(node)
 
 
 def _settled(array: Array, type_: Type) -> Array:

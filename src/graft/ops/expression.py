@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, dim_max
+from graft.base.dims import UNKNOWN, AnyDim, at_least
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.base.errors import InternalError
 from graft.ir.graph import Node
@@ -169,11 +169,6 @@ def numbers(extents: Extents, what: str) -> tuple[int, ...]:
     if len(result) < len(extents):
         raise NumbersNeededError(f"{what} are known only at run time")
     return result
-
-
-def at_least(dim: AnyDim, limit: AnyDim) -> bool:
-    """Whether the dim is surely no smaller than the limit."""
-    return dim_max(dim, limit) == dim
 
 
 def is_known(dim: AnyDim) -> bool:

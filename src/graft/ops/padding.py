@@ -14,7 +14,7 @@ import numpy as np
 
 from graft.base.capacity import check_extents
 from graft.base.dim_questions import provably_below, provably_different, provably_no_multiple
-from graft.base.dims import UNKNOWN, AnyDim, Unknown, dim_max, dim_min
+from graft.base.dims import UNKNOWN, AnyDim, Unknown, at_least, dim_max, dim_min
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Dims, Ints, Number
@@ -334,7 +334,7 @@ def _express_pad(
         """Where an index of the result reads, and whether that is inside."""
         begin, end = widths.get(axis, (0, 0))
         at = index - begin
-        if te.at_least(-begin, 0) and te.at_least(-end, 0):
+        if at_least(-begin, 0) and at_least(-end, 0):
             return at, None
         if attrs.mode == "constant":
             return at, (at >= 0) & (at < shape[axis])

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.base.dims import UNKNOWN, AnyDim, Unknown, product
+from graft.base.dims import UNKNOWN, AnyDim, Unknown, at_least, product
 from graft.base.dtypes import Array, DType
 from graft.ir.attrs import Ints
 from graft.ir.graph import Node
@@ -339,8 +339,8 @@ def _counted(attrs: Any, axis: int, extent: AnyDim, count: AnyDim, index: Term) 
     low, high = (-begin, extent + end) if attrs.count_include_pad else (0, extent)
     reach = (count - 1) * attrs.strides[axis] + (taps - 1) * step
     # Windows that are not rounded up end within the padding, whatever the extents are.
-    whole = not attrs.ceil_mode and not te.is_known(extent) and te.at_least(high, extent + end)
-    if te.at_least(-begin, low) and (whole or te.at_least(high, reach - begin + 1)):
+    whole = not attrs.ceil_mode and not te.is_known(extent) and at_least(high, extent + end)
+    if at_least(-begin, low) and (whole or at_least(high, reach - begin + 1)):
         return int(taps)
     start = index * attrs.strides[axis] - begin
     first = maximum((term(low + step - 1) - start) // step, 0)

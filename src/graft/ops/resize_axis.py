@@ -18,7 +18,7 @@ import numpy as np
 
 from graft.base.dims import AnyDim
 from graft.base.dtypes import Array, DType
-from graft.loop.build import Term, call, cast, equal, maximum, minimum, select, term
+from graft.loop.build import Term, call, cast, equal, maximum, select, term
 from graft.loop.evaluate_expr import evaluate_arrays
 from graft.loop.ir import Var
 from graft.ops import expression as te
@@ -148,14 +148,10 @@ ROUNDINGS: dict[str, Callable[[AxisResize, Term], Term]] = {
 }
 
 
-def _inside(position: Term, extent: AnyDim) -> Term:
-    return maximum(minimum(cast(DType.INT64, position), extent - 1), 0)
-
-
 def nearest(attrs: Any, step: AxisResize, index: Term) -> Term:
     """The operand's element that an element of the result is a copy of."""
     rounded = ROUNDINGS[attrs.rounding_method](step, coordinate(attrs, step, index))
-    return _inside(rounded, step.extent)
+    return te.clamped(cast(DType.INT64, rounded), step.extent)
 
 
 def _shrinkage(attrs: Any, step: AxisResize) -> float:
@@ -189,7 +185,7 @@ def _element(attrs: Any, step: AxisResize, index: Term, tap: Term) -> Term:
 
 def place(attrs: Any, step: AxisResize, index: Term, tap: Term) -> Term:
     """The operand's element that tap `tap` of a result's element reads."""
-    return _inside(_element(attrs, step, index, tap), step.extent)
+    return te.clamped(cast(DType.INT64, _element(attrs, step, index, tap)), step.extent)
 
 
 def weight(attrs: Any, step: AxisResize, index: Term, tap: Term, wide: DType) -> Term:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dim_questions import provably_different
-from graft.base.dims import UNKNOWN, Unknown
+from graft.base.dims import UNKNOWN, Unknown, at_least
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
@@ -227,7 +227,7 @@ def _express_tensor_scatter(
     """A part of an axis replaced, from an index per batch on; a circular one goes on in front."""
     axis = normalize_axis(attrs.axis, len(data.shape))
     extent, count = te.sizes(data)[axis], te.sizes(update)[axis]
-    if not te.at_least(extent, count):
+    if not at_least(extent, count):
         return te.Unexpressed("whether there is room for all is known only at run time")
     if count == 0:
         return out.of(lambda *at: te.read(data, at))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graft.base.dims import UNKNOWN, AnyDim, Dim, ceildiv, dim_max, dim_min
+from graft.base.dims import UNKNOWN, AnyDim, Dim, at_least, ceildiv, dim_max, dim_min
 from graft.base.dtypes import Array
 from graft.ir.attrs import Attrs, Dims, Ints
 from graft.ir.op import Kind
@@ -37,18 +37,13 @@ class StridedSliceAttrs(Attrs):
     strides: Ints | None = None
 
 
-def _at_least(dim: AnyDim, limit: int) -> bool:
-    """Whether the dim is provably no smaller than the limit."""
-    return dim is not UNKNOWN and dim_max(dim, limit) == dim
-
-
 def _from_front(bound: AnyDim, extent: AnyDim) -> AnyDim:
     """The bound with negative values counted from the end; not yet brought within the axis."""
     if isinstance(bound, int):
         return bound + extent if bound < 0 else bound
-    if _at_least(bound, 0):
+    if at_least(bound, 0):
         return bound
-    if _at_least(-bound, 1):
+    if at_least(-bound, 1):
         return bound + extent
     if extent - bound == 1:
         return bound  # negative only where there are no elements, and then -1 + 0 is the same
@@ -86,7 +81,7 @@ def _forward_extent(begin: AnyDim, end: AnyDim, stride: int, extent: AnyDim) -> 
         return ceildiv(dim_max(stop, 0), stride)
     start = _from_front(begin, extent)
     # stop - max(start, 0), written so that [-1:] of n elements is min(n, 1)
-    length = stop - start if _at_least(start, 0) else dim_min(stop, stop - start)
+    length = stop - start if at_least(start, 0) else dim_min(stop, stop - start)
     return ceildiv(dim_max(length, 0), stride)
 
 
@@ -100,7 +95,7 @@ def _backward_extent(begin: AnyDim, end: AnyDim, step: int, extent: AnyDim) -> A
     if isinstance(end, int) and end <= -FAR:
         return ceildiv(dim_max(count, 0), step)
     left = _from_front(end, extent) + 1
-    length = count - left if _at_least(left, 0) else dim_min(count, count - left)
+    length = count - left if at_least(left, 0) else dim_min(count, count - left)
     return ceildiv(dim_max(length, 0), step)
 
 

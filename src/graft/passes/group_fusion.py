@@ -26,7 +26,7 @@ from graft.ops.pointwise import repetitions
 from graft.passes.simplify_movement import is_view
 
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION)
-# How many elements of a node in a group one of the result may need: a path of movements leads to each.
+# How many elements of a node in a group one of the result may need, by a path of movements each.
 _MOST_PATHS = 4
 # How many movements may follow one another in a group. An index of its result goes through all of
 # them, and what is asked of such an index grows with a power of their number.
