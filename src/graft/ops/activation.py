@@ -20,7 +20,7 @@ from graft.ir.types import TensorType
 from graft.loop.build import Term, call, cast, maximum, select
 from graft.loop.tensor import Tensor, max_, sum_
 from graft.ops import expression as te
-from graft.ops.pointwise import by_numpy, pointwise
+from graft.ops.pointwise import pointwise, widened_array
 from graft.ops.rules import (
     FLOATS,
     REALS,
@@ -115,19 +115,13 @@ def _exponentials(attrs: SoftmaxAttrs, x: Array) -> tuple[Array, Array, Array]:
 
 
 def _softmax(attrs: SoftmaxAttrs, data: Array) -> Array:
-    def of(x: Array) -> Array:
-        _, powers, sums = _exponentials(attrs, x)
-        return np.asarray(powers / sums)
-
-    return np.asarray(by_numpy(of)(attrs, data))
+    _, powers, sums = _exponentials(attrs, widened_array(data))
+    return np.asarray(powers / sums).astype(data.dtype, copy=False)
 
 
 def _log_softmax(attrs: SoftmaxAttrs, data: Array) -> Array:
-    def of(x: Array) -> Array:
-        shifted, _, sums = _exponentials(attrs, x)
-        return np.asarray(shifted - np.log(sums))
-
-    return np.asarray(by_numpy(of)(attrs, data))
+    shifted, _, sums = _exponentials(attrs, widened_array(data))
+    return np.asarray(shifted - np.log(sums)).astype(data.dtype, copy=False)
 
 
 for _name, _meaning, _summary in (
