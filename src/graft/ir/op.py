@@ -7,6 +7,7 @@ themselves under their (Relay) name.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from graft.base.dims import AnyDim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, InternalError, TypeRuleError
 from graft.base.registry import Registry
-from graft.ir.attrs import Attrs, Dims, Floats, Ints
+from graft.ir.attrs import Attrs, Dims, Floats, Ints, coerce_operand
 from graft.ir.types import TensorType, Type
 
 # A type rule: (attributes, operand types) -> result type(s). Absent operands are None.
@@ -264,8 +265,36 @@ OPS: Registry[Op] = Registry("operator")
 
 def define(name: str, operands: str, infer: TypeRule, evaluate: Meaning, **options: Any) -> Op:
     """Define and register an operator; `options` are the remaining fields of `Op`."""
-    op = Op(name, parse_operands(operands), infer, evaluate, **options)
-    return OPS.add(name, op)
+    meaning = with_attributes(evaluate, operands, options.get("attrs", Attrs))
+    return OPS.add(name, Op(name, parse_operands(operands), infer, meaning, **options))
+
+
+def with_attributes(meaning: Meaning, operands: str, attrs_class: type[Attrs]) -> Meaning:
+    """The meaning as a function of all operands.
+
+    An operand that has a static form, and for which the meaning has no parameter, reaches it as the
+    attribute."""
+    parameters = inspect.signature(meaning).parameters
+    fields = {field.name for field in dataclasses.fields(attrs_class)} - parameters.keys()
+    absorbed = {
+        position: operand.name
+        for position, operand in enumerate(parse_operands(operands))
+        if operand.name in fields
+    }
+    takes_any = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters.values())
+    if not absorbed or takes_any:
+        return meaning
+
+    def whole(attrs: Attrs, *values: Array | None) -> Any:
+        given = {
+            name: coerce_operand(attrs_class, name, value)
+            for position, name in absorbed.items()
+            if position < len(values) and (value := values[position]) is not None
+        }
+        rest = (value for position, value in enumerate(values) if position not in absorbed)
+        return meaning(dataclasses.replace(attrs, **given) if given else attrs, *rest)
+
+    return whole
 
 
 def get_op(name: str) -> Op:

@@ -30,7 +30,6 @@ from graft.ops.conv import ConvAttrs, check_groups, first_channel
 from graft.ops.creation import shape_operand
 from graft.ops.rules import (
     operator,
-    parameter_value,
     ranked_shape,
     require,
     require_same_dim,
@@ -182,10 +181,10 @@ def _col2im_type(
 
 
 @operator("col2im", "data image_shape? block_shape?", _col2im_type)
-def _col2im(attrs: Col2ImAttrs, data: Array, image: Array | None, block: Array | None) -> Array:
+def _col2im(attrs: Col2ImAttrs, data: Array) -> Array:
     """Adds up columns of overlapping blocks into an image of any spatial rank."""
-    extents = parameter_value(attrs.image_shape, image)
-    kernel = parameter_value(attrs.block_shape, block)
+    extents: Any = attrs.image_shape
+    kernel: Any = attrs.block_shape
     window = _with_steps(attrs, len(extents))
     check_kernel(kernel)
     counts = fixed_counts(window, extents, kernel)

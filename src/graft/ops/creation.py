@@ -21,7 +21,7 @@ from graft.ir.types import TensorType, Type
 from graft.loop.build import Term, cast, equal
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
-from graft.ops.rules import operator, parameter_number, parameter_value, require, unknown_shape
+from graft.ops.rules import operator, require, unknown_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,10 @@ def _full_type(attrs: FullAttrs, fill: TensorType, shape: TensorType | None) -> 
 
 
 @operator("full", "fill shape?", _full_type, kind=Kind.INJECTIVE, on_dims=True)
-def _full(attrs: FullAttrs, fill: Array, shape: Array | None = None) -> Array:
+def _full(attrs: FullAttrs, fill: Array) -> Array:
     """A tensor of that shape with one number everywhere."""
-    extents = parameter_value(attrs.shape, shape)
-    if shape is not None:
-        check_extents(extents, fill.dtype, "full")
+    extents: Any = attrs.shape
+    check_extents(extents, fill.dtype, "full")
     return np.full(extents, fill.reshape(-1)[0], dtype=fill.dtype)
 
 
@@ -122,7 +121,7 @@ def _arange_type(attrs: ArangeAttrs, *operands: TensorType | None) -> TensorType
 
 def _numbers_of(attrs: ArangeAttrs, operands: Sequence[Array | None]) -> list[Any]:
     pairs = zip((attrs.start, attrs.limit, attrs.delta), operands, strict=True)
-    return [parameter_number(value, array) for value, array in pairs]
+    return [value if array is None else array.reshape(-1)[0].item() for value, array in pairs]
 
 
 def arange_count(attrs: ArangeAttrs, *operands: Array | None) -> int:
@@ -165,9 +164,9 @@ def _eye_type(attrs: EyeAttrs, shape: TensorType | None) -> TensorType:
 
 
 @operator("eye", "shape?", _eye_type, kind=Kind.INJECTIVE)
-def _eye(attrs: EyeAttrs, shape: Array | None) -> Array:
+def _eye(attrs: EyeAttrs) -> Array:
     """Ones along the k-th diagonal, zeros elsewhere."""
-    extents = parameter_value(attrs.shape, shape)
+    extents: Any = attrs.shape
     rows, columns = extents
     check_extents(extents, attrs.dtype.numpy, "eye")
     return np.eye(rows, columns, k=attrs.k, dtype=np.int8).astype(attrs.dtype.numpy)

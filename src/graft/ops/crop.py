@@ -25,7 +25,7 @@ from graft.ops import expression as te
 from graft.ops.index import check_indices
 from graft.ops.index_bounds import of_images
 from graft.ops.resize import working_dtype
-from graft.ops.rules import operator, parameter_value, require, require_shape, unknown_shape
+from graft.ops.rules import operator, require, require_shape, unknown_shape
 from graft.ops.vision import check_boxes
 from graft.program.guards import Guard
 
@@ -87,12 +87,12 @@ def _crop_and_resize(
     data: Array,
     boxes: Array,
     batch_indices: Array,
-    crop_size: Array | None,
 ) -> Array:
     """Regions of images resized to one size; boxes are (y, x, y, x) between 0 and 1."""
     images, channels, height, width = data.shape
     check_indices(batch_indices, Guard(0, images, wraps=False))
-    rows, columns = parameter_value(attrs.crop_size, crop_size)
+    size: Any = attrs.crop_size
+    rows, columns = size
     check_extents((len(boxes), channels, rows, columns), data.dtype, "vision.crop_and_resize")
     dtype = working_dtype(data.dtype)
     top, left, bottom, right = np.moveaxis(boxes.astype(dtype), 1, 0)

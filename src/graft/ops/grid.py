@@ -30,7 +30,6 @@ from graft.ops.resize import saturated, to_dtype, working_dtype
 from graft.ops.resize_axis import cubic_weight
 from graft.ops.rules import (
     operator,
-    parameter_value,
     require,
     require_same_dim,
     unknown_shape,
@@ -252,9 +251,9 @@ def _line(extent: int, align_corners: bool) -> Array:
 
 
 @operator("affine_grid", "theta size?", _affine_grid_type)
-def _affine_grid(attrs: AffineGridAttrs, theta: Array, size: Array | None) -> Array:
+def _affine_grid(attrs: AffineGridAttrs, theta: Array) -> Array:
     """The grid of positions that affine transforms make of a regular one."""
-    _, _, *extents = parameter_value(attrs.size, size)
+    extents: Any = (attrs.size or ())[2:]
     dtype = working_dtype(theta.dtype)
     check_extents([len(theta), *extents, len(extents)], theta.dtype, "affine_grid")
     lines = [_line(int(extent), attrs.align_corners) for extent in extents]

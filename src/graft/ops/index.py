@@ -26,7 +26,6 @@ from graft.ops.index_bounds import along_axis, by_tuples
 from graft.ops.rules import (
     normalize_axis,
     operator,
-    parameter_number,
     require,
     require_same_dim,
 )
@@ -197,9 +196,9 @@ def _one_hot_type(
 
 
 @operator("one_hot", "indices values depth?", _one_hot_type, kind=Kind.INJECTIVE)
-def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array, depth: Array | None) -> Array:
+def _one_hot(attrs: OneHotAttrs, indices: Array, values: Array) -> Array:
     """Vectors along a new axis with one value at an index and another everywhere else."""
-    extent = parameter_number(attrs.depth, depth)
+    extent: Any = attrs.depth
     if extent < 0:
         raise EvaluationError(f"the depth is {extent}")
     check_extents((*indices.shape, extent), values.dtype, "one_hot")

@@ -30,7 +30,6 @@ from graft.ops.rules import (
     normalize_axes,
     normalize_axis,
     operator,
-    parameter_value,
     require,
     require_same_dim,
     same_dtype,
@@ -91,10 +90,9 @@ def _reshape_type(attrs: ReshapeAttrs, data: TensorType, shape: TensorType | Non
 
 
 @operator("reshape", "data shape?", _reshape_type, kind=Kind.INJECTIVE, work=no_work, on_dims=True)
-def _reshape(attrs: ReshapeAttrs, data: Array, shape: Array | None = None) -> Array:
+def _reshape(attrs: ReshapeAttrs, data: Array) -> Array:
     """The same elements in another shape; -1 is what is left, 0 the data's extent."""
-    target = tuple(parameter_value(attrs.shape, shape))
-    extents: Any = resolve_shape(target, data.shape, attrs.allowzero)
+    extents: Any = resolve_shape(attrs.shape or (), data.shape, attrs.allowzero)
     return data.reshape(extents)
 
 
@@ -151,9 +149,9 @@ def _expand_dims_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | Non
     work=no_work,
     on_dims=True,
 )
-def _expand_dims(attrs: AxesAttrs, data: Array, axes: Array | None = None) -> Array:
+def _expand_dims(attrs: AxesAttrs, data: Array) -> Array:
     """New axes of extent 1 at these positions of the result."""
-    return np.expand_dims(data, tuple(parameter_value(attrs.axes, axes)))
+    return np.expand_dims(data, attrs.axes or ())
 
 
 def _squeeze_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | None) -> TensorType:
@@ -176,10 +174,9 @@ def _squeeze_type(attrs: AxesAttrs, data: TensorType, axes: TensorType | None) -
 
 
 @operator("squeeze", "data axes?", _squeeze_type, kind=Kind.INJECTIVE, work=no_work, on_dims=True)
-def _squeeze(attrs: AxesAttrs, data: Array, axes: Array | None = None) -> Array:
+def _squeeze(attrs: AxesAttrs, data: Array) -> Array:
     """Without these axes of extent 1, or without all of them."""
-    removed = parameter_value(attrs.axes, axes)
-    return np.squeeze(data, axis=None if removed is None else tuple(removed))
+    return np.squeeze(data, axis=attrs.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,14 +258,13 @@ def _split_type(
 
 
 @operator("split", "data sizes?", _split_type, kind=Kind.INJECTIVE, outputs=None)
-def _split(attrs: SplitAttrs, data: Array, sizes: Array | None) -> tuple[Array, ...]:
+def _split(attrs: SplitAttrs, data: Array) -> tuple[Array, ...]:
     """Slices along an axis, of given sizes or of equal ones."""
-    extents = parameter_value(attrs.sizes, sizes)
-    if extents is None:
-        extents = _section_sizes(data.shape[attrs.axis], attrs.sections)
-    ends, extent = list(accumulate(extents)), data.shape[attrs.axis]
+    extent = data.shape[attrs.axis]
+    extents: Any = _section_sizes(extent, attrs.sections) if attrs.sizes is None else attrs.sizes
+    ends = list(accumulate(extents))
     if ends[-1] != extent or min(extents) < 0:
-        raise EvaluationError(f"sizes {extents} do not add up to the extent {extent}")
+        raise EvaluationError(f"sizes {list(extents)} do not add up to the extent {extent}")
     return tuple(np.split(data, ends[:-1], axis=attrs.axis))
 
 
@@ -295,11 +291,10 @@ def _broadcast_to_type(
 
 
 @operator("broadcast_to", "data shape?", _broadcast_to_type, kind=Kind.INJECTIVE, on_dims=True)
-def _broadcast_to(attrs: BroadcastToAttrs, data: Array, shape: Array | None = None) -> Array:
+def _broadcast_to(attrs: BroadcastToAttrs, data: Array) -> Array:
     """The data repeated along axes of extent 1, as broadcasting with the shape does."""
-    extents = tuple(parameter_value(attrs.shape, shape))
-    if shape is not None:
-        check_extents(extents, data.dtype, "broadcast_to")
+    extents: Any = attrs.shape
+    check_extents(extents, data.dtype, "broadcast_to")
     return np.broadcast_to(data, extents)
 
 
@@ -323,14 +318,13 @@ def _tile_type(attrs: TileAttrs, data: TensorType, reps: TensorType | None) -> T
 
 
 @operator("tile", "data reps?", _tile_type, kind=Kind.INJECTIVE, on_dims=True)
-def _tile(attrs: TileAttrs, data: Array, reps: Array | None = None) -> Array:
+def _tile(attrs: TileAttrs, data: Array) -> Array:
     """The data repeated along each axis."""
-    repeats = tuple(parameter_value(attrs.reps, reps))
-    if reps is not None:
-        if len(repeats) != data.ndim or min(repeats, default=0) < 0:
-            raise EvaluationError(f"{list(repeats)} are no repetitions for {data.ndim} axes")
-        extents = [extent * repeat for extent, repeat in zip(data.shape, repeats, strict=True)]
-        check_extents(extents, data.dtype, "tile")
+    repeats: Any = attrs.reps
+    if len(repeats) != data.ndim or min(repeats, default=0) < 0:
+        raise EvaluationError(f"{list(repeats)} are no repetitions for {data.ndim} axes")
+    extents = [extent * repeat for extent, repeat in zip(data.shape, repeats, strict=True)]
+    check_extents(extents, data.dtype, "tile")
     return np.tile(data, repeats)
 
 

@@ -30,8 +30,6 @@ from graft.ops.rules import (
     normalize_axes,
     normalize_axis,
     operator,
-    parameter_number,
-    parameter_value,
     require,
     require_same_dim,
     same_dtype,
@@ -141,18 +139,10 @@ def _pad_axis(data: Array, axis: int, before: int, after: int, mode: str, fill: 
 
 
 @operator("nn.pad", "data value? pad_width? axes?", _pad_type, kind=Kind.INJECTIVE)
-def _pad(
-    attrs: PadAttrs,
-    data: Array,
-    value: Array | None,
-    pad_width: Array | None,
-    axes: Array | None,
-) -> Array:
+def _pad(attrs: PadAttrs, data: Array, value: Array | None) -> Array:
     """Borders of a constant, of the edge, of reflected or of wrapped elements."""
     fill = _filler(attrs.value, value, data)
-    pairs = _by_axis(
-        parameter_value(attrs.pad_width, pad_width), parameter_value(attrs.axes, axes), data.ndim
-    )
+    pairs = pad_widths(attrs, data.ndim)
     extents: list[Any] = list(data.shape)
     for axis, (before, after) in pairs.items():
         extents[axis] = _padded_extent(extents[axis], before, after, axis, attrs.mode)
@@ -255,9 +245,9 @@ def _trilu_type(attrs: TriluAttrs, data: TensorType, k: TensorType | None) -> Te
 
 
 @operator("trilu", "data k?", _trilu_type, kind=Kind.INJECTIVE)
-def _trilu(attrs: TriluAttrs, data: Array, k: Array | None) -> Array:
+def _trilu(attrs: TriluAttrs, data: Array) -> Array:
     """The upper or lower triangle of matrices, the rest 0."""
-    diagonal = parameter_number(attrs.k, k) or 0
+    diagonal = attrs.k or 0
     offsets = np.arange(data.shape[-1]) - np.arange(data.shape[-2])[:, np.newaxis]
     mask = offsets >= diagonal if attrs.upper else offsets <= diagonal
     return np.where(mask, data, _filler(None, None, data))

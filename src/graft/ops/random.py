@@ -20,8 +20,6 @@ from graft.ir.types import TensorType
 from graft.ops.creation import shape_operand
 from graft.ops.rules import (
     operator,
-    parameter_number,
-    parameter_value,
     ranked_shape,
     require,
 )
@@ -69,28 +67,28 @@ def _random_type(attrs: UniformAttrs | NormalAttrs, shape: TensorType | None) ->
     return TensorType(attrs.dtype, shape_operand(attrs.shape, shape))
 
 
-def _extents(attrs: UniformAttrs | NormalAttrs, shape: Array | None) -> tuple[Any, ...]:
-    extents = parameter_value(attrs.shape or (), shape)
+def _extents(attrs: UniformAttrs | NormalAttrs) -> tuple[Any, ...]:
+    extents: Any = attrs.shape or ()
     check_extents(extents, np.dtype(np.uint64), "random")
     return tuple(extents)
 
 
 @operator("random.uniform", "shape?", _random_type, pure=False)
-def _uniform(attrs: UniformAttrs, shape: Array | None) -> Array:
+def _uniform(attrs: UniformAttrs) -> Array:
     """Uniformly distributed random numbers."""
-    extents = _extents(attrs, shape)
+    extents = _extents(attrs)
     words = random_bits(attrs.seed, int(np.prod(extents, dtype=np.int64)))
     numbers = attrs.low + _fractions(words, _DIGITS[attrs.dtype]) * (attrs.high - attrs.low)
     return numbers.reshape(extents).astype(attrs.dtype.numpy)
 
 
 @operator("random.normal", "shape?", _random_type, pure=False)
-def _normal(attrs: NormalAttrs, shape: Array | None) -> Array:
+def _normal(attrs: NormalAttrs) -> Array:
     """Normally distributed random numbers.
 
     Box and Muller's way: a radius from one uniform number, an angle from another.
     """
-    extents = _extents(attrs, shape)
+    extents = _extents(attrs)
     words = random_bits(attrs.seed, 2 * int(np.prod(extents, dtype=np.int64)))
     radius = np.sqrt(-2 * np.log1p(-_fractions(words[0::2])))
     angle = 2 * np.pi * _fractions(words[1::2])
@@ -159,13 +157,10 @@ def _dropout_type(
 
 
 @operator("nn.dropout", "data ratio? training_mode?", _dropout_type, outputs=2, pure=False)
-def _dropout(
-    attrs: DropoutAttrs, data: Array, ratio: Array | None, training_mode: Array | None
-) -> tuple[Array, Array]:
+def _dropout(attrs: DropoutAttrs, data: Array) -> tuple[Array, Array]:
     """Elements zeroed at random and the others scaled, in training only."""
-    share = parameter_number(0.5 if attrs.ratio is None else attrs.ratio, ratio)
-    training = parameter_number(attrs.training_mode, training_mode)
-    if not training or share == 0:
+    share = 0.5 if attrs.ratio is None else attrs.ratio
+    if not attrs.training_mode or share == 0:
         return data, np.ones(data.shape, dtype=bool)
     mask = np.random.RandomState(attrs.seed).uniform(0, 1, data.shape) >= share
     scaled = data.astype(np.float64) * mask / (1 - share)

@@ -19,7 +19,7 @@ from graft.base.dims import UNKNOWN, AnyDim, dim_max, dim_min, product
 from graft.base.dtypes import Array, DType, dtype_of, float_info, integer_info
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs, Ints
-from graft.ir.op import Kind, Work, define, traffic
+from graft.ir.op import Kind, Work, define, traffic, with_attributes
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, call, cast, compare, equal, select
 from graft.loop.ir import CompareKind
@@ -28,7 +28,6 @@ from graft.ops import expression as te
 from graft.ops.rules import (
     normalize_axes,
     normalize_axis,
-    parameter_number,
     require,
     symbolic_by,
 )
@@ -111,10 +110,9 @@ def _unknown_axes_shape(attrs: ReduceAttrs, data: TensorType, axes: TensorType) 
     return (UNKNOWN,) * (rank - count) if isinstance(count, int) else None
 
 
-def _chosen_axes(attrs: ReduceAttrs, axes: Array | None) -> Ints | None:
-    """The axes as NumPy wants them; None is all of them."""
-    numbers = attrs.axes if axes is None else tuple(axes.tolist())
-    return numbers if numbers or attrs.noop_with_empty_axes else None
+def _chosen_axes(attrs: ReduceAttrs) -> Ints | None:
+    """The axes as NumPy takes them; None is all of them."""
+    return attrs.axes if attrs.axes or attrs.noop_with_empty_axes else None
 
 
 def _total(reduce: Callable[..., Any]) -> Callable[[Array, Ints | None, bool], Array]:
@@ -174,8 +172,8 @@ def _of_dims(pair: Callable[[Any, Any], Any], neutral: int | None) -> Callable[.
     """The same reduction of symbolic dims; a reduction of nothing needs the neutral element."""
     lifted = np.frompyfunc(pair, 2, 1)
 
-    def follow(attrs: ReduceAttrs, data: Array, axes: Array | None = None) -> Array:
-        numbers = _chosen_axes(attrs, axes)
+    def follow(attrs: ReduceAttrs, data: Array) -> Array:
+        numbers = _chosen_axes(attrs)
         picked = normalize_axes(range(data.ndim) if numbers is None else numbers, data.ndim)
         result = data.astype(object)
         for axis in picked:
@@ -184,7 +182,7 @@ def _of_dims(pair: Callable[[Any, Any], Any], neutral: int | None) -> Callable[.
             result = np.asarray(lifted.reduce(result, axis=axis, keepdims=True, **start), object)
         return result if attrs.keepdims else np.squeeze(result, axis=picked)
 
-    return follow
+    return with_attributes(follow, "data axes?", ReduceAttrs)
 
 
 # name, meaning on (data, axes, keepdims), the same on symbolic dims, in words
@@ -197,8 +195,8 @@ _REDUCTIONS: list[tuple[str, Callable[..., Array], Callable[..., Any] | None, st
 ]
 
 
-def _meaning(reduce: Callable[..., Array]) -> Callable[[ReduceAttrs, Array, Array | None], Array]:
-    return lambda attrs, data, axes: reduce(data, _chosen_axes(attrs, axes), attrs.keepdims)
+def _meaning(reduce: Callable[..., Array]) -> Callable[[ReduceAttrs, Array], Array]:
+    return lambda attrs, data: reduce(data, _chosen_axes(attrs), attrs.keepdims)
 
 
 for _name, _reduce, _symbolic, _summary in _REDUCTIONS:
@@ -277,11 +275,9 @@ def _cumulative_type(
     return data
 
 
-def _cumulative(
-    run: Callable[..., Any], neutral: int
-) -> Callable[[CumulativeAttrs, Array, Array | None], Array]:
-    def meaning(attrs: CumulativeAttrs, data: Array, axis: Array | None) -> Array:
-        along = parameter_number(attrs.axis, axis)
+def _cumulative(run: Callable[..., Any], neutral: int) -> Callable[[CumulativeAttrs, Array], Array]:
+    def meaning(attrs: CumulativeAttrs, data: Array) -> Array:
+        along: Any = attrs.axis
         forward = np.moveaxis(data, along, 0)
         if attrs.reverse:
             forward = forward[::-1]

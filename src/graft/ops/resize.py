@@ -36,7 +36,7 @@ from graft.ops.resize_axis import (
     outside_table,
     tap_tables,
 )
-from graft.ops.rules import normalize_axes, operator, parameter_value, require, unknown_shape
+from graft.ops.rules import normalize_axes, operator, require, unknown_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +249,12 @@ def _resize_work(attrs: ResizeAttrs, ins: Sequence[TensorType], outs: Sequence[T
 
 
 @operator("resize", "data roi? scales? sizes?", _resize_type, kind=Kind.ANCHOR, work=_resize_work)
-def _resize(
-    attrs: ResizeAttrs, data: Array, roi: Array | None, scales: Array | None, sizes: Array | None
-) -> Array:
+def _resize(attrs: ResizeAttrs, data: Array) -> Array:
     """Images of another size: nearest, linear or cubic, by scales or sizes."""
-    region, factors = parameter_value(attrs.roi, roi), parameter_value(attrs.scales, scales)
-    expected, axes = parameter_value(attrs.sizes, sizes), axes_of(attrs, data.ndim)
-    _check_lengths(len(axes), region, factors, expected)
+    factors: Any = attrs.scales
+    expected: Any = attrs.sizes
+    axes = axes_of(attrs, data.ndim)
+    _check_lengths(len(axes), attrs.roi, factors, expected)
     before, extents = [data.shape[axis] for axis in axes], list[Any](data.shape)
     for axis, extent in zip(axes, _resized(attrs, before, factors, expected), strict=True):
         extents[axis] = extent
@@ -263,7 +262,7 @@ def _resize(
             raise ValueError("an empty axis cannot grow")
     if factors is None and attrs.keep_aspect_ratio_policy != "stretch":
         factors = (common_scale(attrs, before, expected),) * len(axes)
-    steps = axis_steps(attrs, data.shape, extents, region, factors)
+    steps = axis_steps(attrs, data.shape, extents, attrs.roi, factors)
     check_extents(extents, data.dtype, "resize")
     if 0 in extents:
         return np.zeros(extents, data.dtype)

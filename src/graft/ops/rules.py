@@ -13,7 +13,16 @@ from graft.base.dims import UNKNOWN, AnyDim, broadcast_dim, uncut
 from graft.base.dtypes import Array, DType
 from graft.base.errors import TypeRuleError
 from graft.ir.attrs import Attrs
-from graft.ir.op import DTypes, Kind, Meaning, SymbolicRule, TypeRule, define, movement_work
+from graft.ir.op import (
+    DTypes,
+    Kind,
+    Meaning,
+    SymbolicRule,
+    TypeRule,
+    define,
+    movement_work,
+    with_attributes,
+)
 from graft.ir.types import Shape, TensorType, Type
 
 
@@ -197,23 +206,14 @@ def operator(
     def register(meaning: M) -> M:
         defaults = described(meaning)
         if on_dims:
-            defaults["symbolic"] = symbolic_by(meaning)
+            attrs = options.get("attrs", defaults["attrs"])
+            defaults["symbolic"] = symbolic_by(with_attributes(meaning, operands, attrs))
         if options.get("kind") is Kind.INJECTIVE:
             defaults["work"] = movement_work
         define(name, operands, infer, meaning, **{**defaults, **options})
         return meaning
 
     return register
-
-
-def parameter_value(attribute: Any, operand: Array | None) -> Any:
-    """A list at run time that is an attribute or an operand."""
-    return attribute if operand is None else operand.reshape(-1).tolist()
-
-
-def parameter_number(attribute: Any, operand: Array | None) -> Any:
-    """A number at run time that is an attribute or an operand of one element."""
-    return attribute if operand is None else operand.reshape(-1)[0].item()
 
 
 def require_broadcasts_to(type_: TensorType, target: TensorType, what: str) -> None:

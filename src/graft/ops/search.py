@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
 from graft.ir.types import TensorType
 from graft.ops.reduce import comparable, reading_work
-from graft.ops.rules import normalize_axis, operator, parameter_number, require
+from graft.ops.rules import normalize_axis, operator, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,9 @@ def _topk_type(
 
 
 @operator("topk", "data k?", _topk_type, outputs=2, work=reading_work)
-def _topk(attrs: TopKAttrs, data: Array, k: Array | None) -> tuple[Array, Array]:
+def _topk(attrs: TopKAttrs, data: Array) -> tuple[Array, Array]:
     """The k largest or smallest elements along an axis, and their indices."""
-    count = parameter_number(attrs.k, k)
+    count: Any = attrs.k
     axis, extent = attrs.axis % data.ndim, data.shape[attrs.axis]
     if not 0 <= count <= extent:
         raise EvaluationError(f"wants {count} elements of {extent} along axis {axis}")

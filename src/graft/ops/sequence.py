@@ -18,7 +18,6 @@ from graft.ir.op import movement_work, no_work
 from graft.ir.types import OptionalType, SequenceType, TensorType, Type, join
 from graft.ops.rules import normalize_axis, operator, require
 from graft.runtime import lists
-from graft.runtime.loops import sole_item
 
 # Elements are handed on, not copied.
 _UNCOPIED: dict[str, Any] = {"work": no_work, "tensors_only": False}
@@ -159,14 +158,11 @@ def _split_type(
 
 
 @operator("sequence.split", "data chunk? sizes?", _split_type, work=movement_work)
-def _split(attrs: SplitAttrs, data: Array, chunk: Array | None, sizes: Array | None) -> list[Array]:
+def _split(attrs: SplitAttrs, data: Array) -> list[Array]:
     """Slices of a tensor along an axis as a sequence."""
-    if sizes is not None or attrs.sizes is not None:
-        listed: Any = attrs.sizes if sizes is None else sizes.reshape(-1).tolist()
-        parts = [int(size) for size in listed]
-    else:
-        step: Any = attrs.chunk if chunk is None else sole_item(chunk)
-        parts = lists.chunks(data.shape[attrs.axis], step)
+    chunk: Any = attrs.chunk
+    sizes: Any = attrs.sizes
+    parts = lists.chunks(data.shape[attrs.axis], chunk) if sizes is None else list(sizes)
     return lists.split(data, parts, attrs.axis, attrs.keepdims)
 
 

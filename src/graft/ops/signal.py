@@ -28,7 +28,6 @@ from graft.ops.resize import working_dtype
 from graft.ops.rules import (
     normalize_axis,
     operator,
-    parameter_number,
     require,
     require_same_dim,
     shape_of,
@@ -124,10 +123,9 @@ def _dft_work(attrs: DftAttrs, ins: Sequence[TensorType], outs: Sequence[TensorT
 
 
 @operator("dft", "data dft_length? axis?", _dft_type, work=_dft_work)
-def _dft(attrs: DftAttrs, data: Array, dft_length: Array | None, axis: Array | None) -> Array:
+def _dft(attrs: DftAttrs, data: Array) -> Array:
     """The discrete Fourier transform along an axis, or its inverse."""
-    position = _signal_axis(parameter_number(attrs.axis, axis), data.ndim)
-    length = parameter_number(attrs.dft_length, dft_length)
+    position, length = _signal_axis(attrs.axis, data.ndim), attrs.dft_length
     if length is None:
         length = _default_length(attrs, data.shape[position])
     if length < 1:
@@ -192,17 +190,11 @@ def _stft_work(attrs: StftAttrs, ins: Sequence[TensorType], outs: Sequence[Tenso
 
 
 @operator("stft", "data frame_step? window? frame_length?", _stft_type, work=_stft_work)
-def _stft(
-    attrs: StftAttrs,
-    data: Array,
-    frame_step: Array | None,
-    window: Array | None,
-    frame_length: Array | None,
-) -> Array:
+def _stft(attrs: StftAttrs, data: Array, window: Array | None) -> Array:
     """Fourier transforms of overlapping frames of signals, times a window."""
     samples = data.shape[1]
-    step = parameter_number(attrs.frame_step, frame_step)
-    length = parameter_number(attrs.frame_length, frame_length)
+    step: Any = attrs.frame_step
+    length: Any = attrs.frame_length
     if length is None:
         length = samples if window is None else window.shape[0]
     if step < 1 or length < 1 or (window is not None and window.shape[0] != length):
@@ -253,12 +245,9 @@ def _mel_type(attrs: MelAttrs, *operands: TensorType | None) -> TensorType:
 
 
 @operator("mel_weight_matrix", " ".join(f"{name}?" for name in _MEL_OPERANDS), _mel_type)
-def _mel(attrs: MelAttrs, *operands: Array | None) -> Array:
+def _mel(attrs: MelAttrs) -> Array:
     """Weights that turn a spectrum into bands of the mel scale."""
-    bins, length, rate, lower, upper = (
-        parameter_number(getattr(attrs, name), operand)
-        for name, operand in zip(_MEL_OPERANDS, operands, strict=True)
-    )
+    bins, length, rate, lower, upper = (getattr(attrs, name) for name in _MEL_OPERANDS)
     check_extents((length // 2 + 1, bins), np.dtype(np.float64), "mel_weight_matrix")
     low, high = (2595 * np.log10(1 + float(hertz) / 700) for hertz in (lower, upper))
     edges = low + np.arange(bins + 2) * ((high - low) / (bins + 2))

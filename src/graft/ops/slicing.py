@@ -23,7 +23,7 @@ from graft.loop.ir import INDEX
 from graft.loop.tensor import Tensor
 from graft.ops import expression as te
 from graft.ops.movement import length_of
-from graft.ops.rules import normalize_axes, operator, parameter_value, require, unknown_shape
+from graft.ops.rules import normalize_axes, operator, require, unknown_shape
 
 # A bound at least this far out means "to the edge", as exporters write it.
 FAR = 2**31 - 1
@@ -170,18 +170,10 @@ def _slice_type(
     kind=Kind.INJECTIVE,
     on_dims=True,
 )
-def _strided_slice(
-    attrs: StridedSliceAttrs,
-    data: Array,
-    begin: Array | None = None,
-    end: Array | None = None,
-    axes: Array | None = None,
-    strides: Array | None = None,
-) -> Array:
+def _strided_slice(attrs: StridedSliceAttrs, data: Array) -> Array:
     """Every so many elements from begin to end along axes; negative ones count from the end."""
-    begins, ends = parameter_value(attrs.begin, begin), parameter_value(attrs.end, end)
-    numbers = parameter_value(attrs.axes, axes) or range(len(begins))
-    steps = parameter_value(attrs.strides, strides) or [1] * len(begins)
+    begins, ends = attrs.begin or (), attrs.end or ()
+    numbers, steps = attrs.axes or range(len(begins)), attrs.strides or (1,) * len(begins)
     cuts = [slice(None)] * data.ndim
     for axis, first, last, step in zip(
         normalize_axes(numbers, data.ndim), begins, ends, steps, strict=True

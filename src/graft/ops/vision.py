@@ -23,7 +23,6 @@ from graft.ops.index import check_indices
 from graft.ops.index_bounds import of_images
 from graft.ops.rules import (
     operator,
-    parameter_number,
     ranked_shape,
     require,
     require_same_dim,
@@ -237,18 +236,10 @@ def _nms_work(_attrs: Attrs, ins: Sequence[TensorType], outs: Sequence[TensorTyp
     _nms_type,
     work=_nms_work,
 )
-def _nms(
-    attrs: NonMaxSuppressionAttrs,
-    boxes: Array,
-    scores: Array,
-    max_output_size: Array | None,
-    iou_threshold: Array | None,
-    score_threshold: Array | None,
-) -> Array:
+def _nms(attrs: NonMaxSuppressionAttrs, boxes: Array, scores: Array) -> Array:
     """Boxes by score, without those that overlap one with a higher score."""
-    limit = parameter_number(attrs.max_output_size, max_output_size) or 0
-    overlap = np.float32(parameter_number(attrs.iou_threshold, iou_threshold) or 0)
-    least = parameter_number(attrs.score_threshold, score_threshold)
+    limit, least = attrs.max_output_size or 0, attrs.score_threshold
+    overlap = np.float32(attrs.iou_threshold or 0)
     result: list[tuple[int, int, int]] = []
     for image, image_boxes in enumerate(boxes):
         corners = _corners(image_boxes, attrs.center_point_box)
