@@ -23,7 +23,6 @@ from graft.ir.attrs import Dims, Ints
 from graft.ir.op import Kind, Work, define, traffic
 from graft.ir.types import Shape, TensorType
 from graft.loop.build import Term, cast, equal, maximum, select, term
-from graft.loop.ir import INDEX
 from graft.loop.tensor import Reduce, Tensor, reduce_axis, sum_
 from graft.ops import expression as te
 from graft.ops.conv import ConvAttrs, check_groups, first_channel
@@ -35,6 +34,7 @@ from graft.ops.rules import (
     require_same_dim,
     same_dtype,
 )
+from graft.ops.slicing import listed
 from graft.ops.window import (
     RANKS,
     Index,
@@ -243,7 +243,7 @@ def _express_col2im(attrs: Any, out: te.Out, data: Tensor, *shapes: Tensor | Non
     if not dtype.is_number:
         return te.Unexpressed(f"{dtype} elements are not added")
     rank = len(shape) - 2
-    block = _block(attrs.block_shape, shapes[1], rank)
+    block = listed(attrs.block_shape, shapes[1])
     strides, dilation = attrs.strides or (1,) * rank, attrs.dilation or (1,) * rank
     padding = attrs.padding or (0,) * (2 * rank)
     wide = te.accumulated_in(dtype)
@@ -277,9 +277,3 @@ def _express_col2im(attrs: Any, out: te.Out, data: Tensor, *shapes: Tensor | Non
 
     total = te.by_index(te.sum_name(out.name, dtype), shape, element)
     return out.rounded(total)
-
-
-def _block(attribute: Any, operand: Tensor | None, rank: int) -> list[Term]:
-    if operand is None:
-        return [term(extent) for extent in attribute]
-    return [cast(INDEX, te.read(operand, [axis])) for axis in range(rank)]
