@@ -1,4 +1,4 @@
-"""Operators that compilers lower those with data-dependent result sizes to.
+"""Operators to which compilers lower those whose result sizes depend on data.
 
 Native code computes a result in memory for the largest possible size, and its actual size as a
 number. The runtime binds the number to an extent (`sized`, `trimmed`); later kernels use that.
