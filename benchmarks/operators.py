@@ -32,7 +32,7 @@ from graft.ops import OPS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
 MOST_SOURCES = 6
-LOWERED_IN = ("graft.frontends.onnx.lower", "graft.frontends.onnx.registry")
+LOWERED_IN = tuple(f"graft.frontends.onnx.{part}" for part in ("call", "lower", "registry"))
 _EMITS = ("op", "ops")  # methods of a lowering's `call` that name operators of Graft
 FAMILIES = {
     "": "Tensors",

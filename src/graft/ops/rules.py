@@ -149,7 +149,7 @@ def same_type(_attrs: Any, data: Type, *_rest: Type | None) -> Type:
 
 
 def axis_type(attrs: Any, data: TensorType, *_rest: Type | None) -> TensorType:
-    """Type rule: the result is like the first operand, which has the attribute's axis."""
+    """Type rule: the result is like the first operand, which has the axis `axis`."""
     if data.rank is not None:
         normalize_axis(attrs.axis, data.rank)
     return data
