@@ -125,7 +125,8 @@ def _dft_work(attrs: DftAttrs, ins: Sequence[TensorType], outs: Sequence[TensorT
 @operator("dft", "data dft_length? axis?", _dft_type, work=_dft_work)
 def _dft(attrs: DftAttrs, data: Array) -> Array:
     """The discrete Fourier transform along an axis, or its inverse."""
-    position, length = _signal_axis(attrs.axis, data.ndim), attrs.dft_length
+    position = _signal_axis(attrs.axis, data.ndim)
+    length: Any = attrs.dft_length
     if length is None:
         length = _default_length(attrs, data.shape[position])
     if length < 1:

@@ -172,12 +172,9 @@ def _slice_type(
 )
 def _strided_slice(attrs: StridedSliceAttrs, data: Array) -> Array:
     """Every so many elements from begin to end along axes; negative ones count from the end."""
-    begins, ends = attrs.begin or (), attrs.end or ()
-    numbers, steps = attrs.axes or range(len(begins)), attrs.strides or (1,) * len(begins)
+    bounds: Any = _cuts(attrs, data.ndim)
     cuts = [slice(None)] * data.ndim
-    for axis, first, last, step in zip(
-        normalize_axes(numbers, data.ndim), begins, ends, steps, strict=True
-    ):
+    for axis, first, last, step in bounds:
         positions = slice_positions(first, last, step, data.shape[axis])
         # A stop of -1 would count from the end.
         cuts[axis] = slice(
