@@ -142,9 +142,8 @@ def compile_options(
             hint="compile for the host alone",
         )
     result, deadline = find_backends(), options.policy.deadline or DEADLINE
-    backends = (_configure(backend_named(name, result), settings) for name in rest)
-    accelerators = (isolated(backend, isolation, deadline) for backend in backends)
-    return replace(options, accelerators=tuple(accelerators))
+    backends = (isolated(backend_named(name, result), isolation, deadline) for name in rest)
+    return replace(options, accelerators=tuple(_configure(one, settings) for one in backends))
 
 
 def _configure(backend: Backend, settings: Settings) -> Backend:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,9 +16,12 @@ from tests.byoc.fakes import Fake, chain, flat
 
 import graft
 from graft.backends.csource.backend import CSource
+from graft.base.dtypes import Array, DType
+from graft.base.errors import UserError
 from graft.byoc import JsonBackend
 from graft.byoc.contract import Backend, Runner
 from graft.byoc.discover import backend_named, find_backends, register_backend, unregister_backend
+from graft.byoc.executable import Settings
 from graft.byoc.formats.c_source import compiler
 from graft.byoc.isolate import IsolatedBackend
 from graft.byoc.measure import time_region
@@ -70,6 +73,42 @@ def test_an_isolated_backend_is_told() -> None:
     outputs = [np.zeros((1, 3, 9, 7), np.float32)]
     backend.loaded(backend.code(chain("exp")), threads=3)([outputs[0] + 1], outputs)
     assert (outputs[0] == 3).all()
+
+
+def _rounded(array: Array, precision: str) -> Array:
+    return array.astype(precision).astype(np.float32)
+
+
+class Scaled(JsonBackend):
+    """Computes what it was made for: `exp` times a factor, or in another precision rounded."""
+
+    name, version = "scaled", "1"
+
+    def __init__(self, factor: float = 1.0, precision: str = "float32") -> None:
+        self.arguments = {"factor": factor, "precision": precision}
+        self.kernels = MappingProxyType({"exp": lambda x: _rounded(np.exp(x) * factor, precision)})
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        return {name: str(value) for name, value in self.arguments.items()}
+
+    def configured(self, settings: Settings) -> Scaled:
+        return Scaled(self.arguments["factor"], settings.precision.value)
+
+
+def test_an_isolated_backend_is_made_as_it_was_configured() -> None:
+    backend = IsolatedBackend(Scaled(2.0)).configured(Settings(precision=DType.FLOAT16))
+    assert backend.options == {"factor": "2.0", "precision": "float16"}
+    outputs = [np.zeros((1, 3, 9, 7), np.float32)]
+    backend.loaded(backend.code(chain("exp")))([outputs[0] + 1], outputs)
+    assert (outputs[0] == np.float16(2 * np.e)).all()
+
+
+def test_a_backend_that_no_other_process_can_make_is_not_isolated() -> None:
+    backend = Scaled(3.0)
+    backend.arguments = {}
+    with pytest.raises(UserError, match=r"its options are .*'factor': '1\.0'"):
+        IsolatedBackend(backend)
 
 
 def test_a_load_that_does_not_ask_is_not_told() -> None:

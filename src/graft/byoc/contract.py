@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from types import MappingProxyType
+from typing import Any
 
 from graft.base.callbacks import author_code
 from graft.base.dtypes import Array, DType
@@ -150,6 +152,8 @@ class Backend:
     isolation: str = "none"  # "process": all but patterns and predicates in one of its own
     keeps_deadlines: bool = False  # it answers or raises in time by itself
     has_variants: bool = False  # the target `family:device` is the class on the string "device"
+    # The keyword arguments, as JSON has them, by which another process makes an equal backend.
+    arguments: Mapping[str, Any] = MappingProxyType({})
 
     @cached_property
     def version(self) -> str:

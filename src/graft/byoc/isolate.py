@@ -7,9 +7,11 @@ predicates, which are Python on graphs of this process, stay here.
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +19,7 @@ import graft.ops  # noqa: F401  which graphs from elsewhere name
 from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
 from graft.byoc.contract import Backend, Cost, Match, PatternTable, Source, declared, variant_of
+from graft.byoc.executable import Settings
 from graft.byoc.measure import DEADLINE
 from graft.ir.graph import Graph
 from graft.ir.parser import from_text
@@ -45,6 +48,7 @@ class IsolatedBackend(Backend):
         self.inner, self._deadline = backend, deadline
         self.name, self.version, self.device = backend.name, backend.version, backend.device
         self.limits, self.simulated = backend.limits, backend.simulated
+        self.arguments = backend.arguments
         self.priced_by, self.prices_regions = backend.priced_by, backend.prices_regions
         self._reference = reference_of(backend)
         self.worker = Worker()
@@ -52,6 +56,9 @@ class IsolatedBackend(Backend):
     @property
     def options(self) -> Mapping[str, str]:
         return self.inner.options
+
+    def configured(self, settings: Settings) -> IsolatedBackend:
+        return IsolatedBackend(self.inner.configured(settings), self._deadline)
 
     def missing(self) -> str:
         return self.inner.missing()
@@ -92,26 +99,30 @@ class IsolatedBackend(Backend):
 
 
 def reference_of(backend: Backend) -> list[str]:
-    """How another process finds the backend: by its class, which it makes an object of, and by
-    the name of the variant, empty where it is none."""
+    """How another process makes an equal backend: from its module and class, the name of the
+    variant (empty where it is none), and the arguments as JSON."""
     kind, variant = type(backend), backend.name.partition(":")[2]
-    reference = [kind.__module__, kind.__qualname__, variant]
+    arguments = json.dumps(dict(backend.arguments), sort_keys=True)
+    reference = [kind.__module__, kind.__qualname__, variant, arguments]
     try:
         if kind.__module__ == "__main__":
             raise TypeError("it is defined in a script")
-        if type(_instantiate(*reference)) is not kind:
+        copy = _instantiate(*reference)
+        if type(copy) is not kind:
             raise TypeError("its class is another one there")
+        if dict(copy.options) != dict(backend.options):
+            raise TypeError(f"its options are {dict(copy.options)} there")
     except Exception as error:
         raise UserError(
             f"'{backend.name}' cannot be isolated: another process cannot make it: {error}",
-            hint="define its class in a module, so that it is made without arguments",
+            hint="define its class in a module; what it is made with has to be in `arguments`",
         ) from error
     return reference
 
 
-def _instantiate(module: str, name: str, variant: str) -> Backend:
-    kind: type[Backend] = attrgetter(name)(importlib.import_module(module))
-    return variant_of(kind, variant, name) if variant else kind()
+def _instantiate(module: str, name: str, variant: str, arguments: str) -> Backend:
+    kind: Any = attrgetter(name)(importlib.import_module(module))
+    return variant_of(kind, variant, name) if variant else kind(**json.loads(arguments))
 
 
 def pack_graph(region: Graph) -> Message:
@@ -136,9 +147,9 @@ def unpack_graph(message: Message) -> Graph:
 
 
 @cache
-def backend_of(module: str, name: str, variant: str) -> Backend:
+def backend_of(module: str, name: str, variant: str, arguments: str) -> Backend:
     """The backend, once: it may remember what it has compiled."""
-    return _instantiate(module, name, variant)
+    return _instantiate(module, name, variant, arguments)
 
 
 def _price(message: Message) -> Message:

@@ -71,6 +71,7 @@ class Cuda(Backend):
     def __init__(
         self, precision: str = "float32", is_accurate: bool = False, way: str = ""
     ) -> None:
+        self.arguments = {"precision": precision, "is_accurate": is_accurate, "way": way}
         self.way = way  # to launch regions, where it is possible; by default the faster one
         self.plan_options = Options(DType(precision), not is_accurate)
         # TF32 has as many digits as float16.

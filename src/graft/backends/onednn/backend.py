@@ -232,7 +232,8 @@ class OneDnn(Backend):
     name = "onednn"
 
     def __init__(self, precision: DType = DType.FLOAT32) -> None:
-        self._precision = precision
+        self._precision = DType(precision)
+        self.arguments = {"precision": precision}
 
     @property
     def version(self) -> str:

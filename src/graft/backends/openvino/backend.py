@@ -92,7 +92,8 @@ class OpenVino(OnnxBackend):
     symbolic = True
 
     def __init__(self, precision: DType = DType.FLOAT32) -> None:
-        self._precision = precision
+        self._precision = DType(precision)
+        self.arguments = {"precision": precision}
 
     @property
     def limits(self) -> Limits:  # type: ignore[override]

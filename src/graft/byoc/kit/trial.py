@@ -66,13 +66,13 @@ def attempt(
     `deadline` seconds, by default `DEADLINE`.
 
     That happens in a process of its own, which may not survive it and lasts until an example ends
-    it: a new one where it can make the backend, and else a fork, since a backend may be any object.
-    Libraries with threads of their own, used before, do not answer in a fork."""
+    it: a new one where it can make an equal backend, and else a fork, since a backend may be any
+    object. Libraries with threads of their own, used before, do not answer in a fork."""
     example = pack_graph(graph)
     if backend not in _WORKERS:
-        _WORKERS[backend] = Worker(fork=not is_announced(backend))
-    worker = _WORKERS[backend]
-    reference = id(backend) if worker.is_fork else reference_of(backend)
+        reference = _reference(backend)
+        _WORKERS[backend] = Worker(fork=reference is None), reference or id(backend)
+    worker, reference = _WORKERS[backend]
     facts = [reference, example.facts, pattern, thorough]
     try:
         answer = worker.call(_tried, facts, *example.blobs, deadline=deadline or DEADLINE)
@@ -81,11 +81,21 @@ def attempt(
     return Outcome(*answer.facts)
 
 
-_WORKERS: WeakKeyDictionary[Backend, Worker] = WeakKeyDictionary()
+# By backend its process, and how that knows the backend: as another process would make it, or, in
+# a fork, by its address.
+_WORKERS: WeakKeyDictionary[Backend, tuple[Worker, list[str] | int]] = WeakKeyDictionary()
+
+
+def _reference(backend: Backend) -> list[str] | None:
+    """How a new process makes an equal backend; None where it cannot."""
+    try:
+        return reference_of(backend) if is_announced(backend) else None
+    except UserError:
+        return None
 
 
 def _tried(message: Message) -> Message:
-    """In the process, where the backend is at the same address if that is a fork."""
+    """Try an example in the worker process."""
     reference, facts, pattern, thorough = message.facts
     graph = unpack_graph(Message(facts, message.blobs))
     if isinstance(reference, int):
