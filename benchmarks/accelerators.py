@@ -32,9 +32,9 @@ from benchmarks.harness import (
 from benchmarks.pages import ROOT
 from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Source
 from graft.byoc.executable import Settings
-from graft.byoc.measure import samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, regions
 from graft.byoc.price import Pricing
+from graft.byoc.probe import samples
 from graft.byoc.problem import Choice, bill
 from graft.cli.report import seconds_text
 from graft.compiler import compile_options

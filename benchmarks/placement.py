@@ -25,9 +25,9 @@ from benchmarks.harness import (
 from benchmarks.pages import DOCUMENT, paragraph, table
 from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.discover import own_backend
-from graft.byoc.measure import samples
 from graft.byoc.partition import Partition, PartitionOptions, partition, regions
 from graft.byoc.price import Pricing
+from graft.byoc.probe import samples
 from graft.byoc.problem import Choice
 from graft.cli.report import number, seconds_text
 from graft.ir.graph import Graph

@@ -23,7 +23,7 @@ from graft.base.dtypes import Array
 from graft.base.errors import UserError, warn_user
 from graft.base.progress import Stage
 from graft.byoc.executable import Executable
-from graft.byoc.measure import race, samples
+from graft.byoc.measure import race
 from graft.byoc.precision import (
     Choice,
     PlacedUnits,
@@ -35,6 +35,7 @@ from graft.byoc.precision import (
     pareto_front,
     uniform,
 )
+from graft.byoc.probe import samples
 from graft.byoc.sizes import number
 from graft.byoc.unit_times import unit_seconds
 from graft.ir.graph import Graph, Value
@@ -224,7 +225,7 @@ def _drawn(graph: Graph) -> Iterator[Sample]:
     """Random samples, which say nothing of what the model will see."""
     names = [value.name for value in graph.inputs]
     for seed in range(_DRAWN):
-        yield dict(zip(names, samples(graph, seed * len(names)), strict=True))
+        yield dict(zip(names, samples(graph, seed), strict=True))
 
 
 @dataclass(frozen=True, eq=False)

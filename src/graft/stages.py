@@ -24,12 +24,13 @@ from graft.byoc.boundary import with_wishes
 from graft.byoc.choose import TIME_LIMIT
 from graft.byoc.contract import HOST_BACKEND, Backend, Cost
 from graft.byoc.executable import Accuracy, Executable, Lowering, Settings
-from graft.byoc.measure import DEADLINE, samples
+from graft.byoc.measure import DEADLINE
 from graft.byoc.offload import OffloadedGraph, Planned, offload
 from graft.byoc.outline import outline
 from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
 from graft.byoc.plan import Plan, parse_plan, regions_of
 from graft.byoc.price import Pricing
+from graft.byoc.probe import samples
 from graft.byoc.store import PRICES, PriceStore
 from graft.byoc.trust import CompiledRegion, Demotion
 from graft.frontends.onnx.importer import import_model

@@ -9,9 +9,10 @@ import pytest
 from tests.byoc.explained import STRANGE, explained, partitioned
 from tests.byoc.fakes import Fake
 
+from graft.base.errors import UserError
 from graft.base.names import printable
 from graft.byoc.choose import choose
-from graft.byoc.explain import carried_seconds, explain, nodes_like
+from graft.byoc.explain import explain
 from graft.byoc.explain_flips import Flip, Hint
 from graft.byoc.explain_html import to_html
 from graft.byoc.explain_words import (
@@ -26,9 +27,10 @@ from graft.byoc.explain_words import (
 )
 from graft.byoc.partition import PartitionOptions, partition
 from graft.byoc.price import Pricing
-from graft.byoc.problem import Flow, Option, Problem, Site, accelerator_regions
+from graft.byoc.problem import Flow, Option, Problem, Site, accelerator_regions, transfers_by_stage
 from graft.byoc.problem import bill as bill_of
 from graft.byoc.trust import Demotion
+from graft.cli.explain import named
 from graft.ir.builder import Builder
 from graft.ir.types import tensor
 from graft.rewrite.pattern import is_op, wildcard
@@ -69,9 +71,10 @@ def test_every_node_says_where_it_runs_and_why_not_elsewhere() -> None:
 
 def test_a_pinned_node_knows_the_pin_and_stays() -> None:
     conv = next(node for node in explained().nodes if node.op == "nn.conv2d")
-    assert nodes_like(explained(), conv.outputs[0]) == [conv]
-    assert nodes_like(explained(), f"%{conv.outputs[0]}") == [conv]
-    assert nodes_like(explained(), "nobody") == []
+    assert named(explained(), conv.outputs[0]) == conv
+    assert named(explained(), f"%{conv.outputs[0]}") == conv
+    with pytest.raises(UserError, match="no node 'nobody'"):
+        named(explained(), "nobody")
     assert conv.backend == "simnpu"
     assert {option.backend for option in conv.alternatives} == {"simnpu"}
 
@@ -155,7 +158,7 @@ def test_transfers_are_charged_to_who_makes_and_who_first_reads() -> None:
     problem = toy()
     choice = choose(problem)
     stages = list(accelerator_regions(problem, choice))
-    carried = carried_seconds(problem, choice)
+    carried = transfers_by_stage(problem, choice)
     # the first region brings its input and sends its result home; the second already has that
     assert [carried[stage] for stage in stages] == [0.25 + 0.75, 0.125 + 1.5]
     assert sum(carried.values()) + 2 * 2.0 + 7.0 == pytest.approx(choice.seconds)

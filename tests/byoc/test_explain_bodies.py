@@ -8,8 +8,7 @@ import pytest
 from tests.byoc.body_models import LOOP, NESTED, model
 
 from graft.byoc.explain import Explanation, explain
-from graft.byoc.explain_bodies import edges_between
-from graft.byoc.explain_html import to_html
+from graft.byoc.explain_html import edges_of, to_html
 from graft.byoc.explain_words import executions_text
 from graft.byoc.problem import bill
 from graft.compiler import compile_options
@@ -70,26 +69,15 @@ def test_bodies_with_their_counts() -> None:
 
 def test_edges_lead_into_bodies_and_out() -> None:
     found = explained(LOOP)
-    makers = {value: n for n, node in enumerate(found.nodes) for value in node.outputs}
-    numbers = {node.name: number for number, node in enumerate(found.nodes)}
-    inputs = {number: node.inputs for number, node in enumerate(found.nodes)}
-    edges = edges_between(inputs, makers, found.bodies, numbers)
     by_op = {node.op: number for number, node in enumerate(found.nodes)}
-    assert set(edges) == {
+    assert set(edges_of(found)) == {
         (by_op["exp"], by_op["tanh"]),
         (by_op["tanh"], by_op["negative"]),
         (by_op["tanh"], by_op["loop"]),
         (by_op["negative"], by_op["loop"]),
     }
     nested = explained(NESTED)
-    assert all(before < after for before, after in _edges(nested))
-
-
-def _edges(found: Explanation) -> list[tuple[int, int]]:
-    makers = {value: n for n, node in enumerate(found.nodes) for value in node.outputs}
-    numbers = {node.name: number for number, node in enumerate(found.nodes)}
-    inputs = {number: node.inputs for number, node in enumerate(found.nodes)}
-    return edges_between(inputs, makers, found.bodies, numbers)
+    assert all(before < after for before, after in edges_of(nested))
 
 
 def test_the_page_has_them() -> None:

@@ -25,12 +25,12 @@ from graft.byoc.measure import (
     UnrunnableError,
     interval,
     race,
-    sample,
     time_region,
     timed,
     timed_region_of,
 )
 from graft.byoc.price import Pricing, price, price_all, refined, roofline
+from graft.byoc.probe import samples
 from graft.byoc.region import region_graph, region_hash
 from graft.byoc.store import PriceStore
 from graft.ir.builder import Builder
@@ -372,10 +372,11 @@ def test_contenders_run_in_turns() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint8", "bool"])
 def test_samples(dtype: str) -> None:
-    data = sample(Value("x", tensor(dtype, 3, symbol("n"))), 1)
+    x = Value("x", tensor(dtype, 3, symbol("n")))
+    (data,) = samples(Graph("main", (x,), (), (x,)), 1)
     assert data.shape == (3, 100)
     assert str(data.dtype) == dtype
-    again = sample(Value("x", tensor(dtype, 3, symbol("n"))), 1)
+    (again,) = samples(Graph("main", (x,), (), (x,)), 1)
     assert (data == again).all()
 
 

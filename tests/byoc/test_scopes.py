@@ -18,7 +18,7 @@ from tests.byoc.body_models import (
 )
 
 from graft.backends.host.backend import HostBackend
-from graft.byoc.measure import samples
+from graft.byoc.probe import samples
 from graft.byoc.scopes import SELDOM, Scope, Timings, all_nodes, nodes_in_order, scopes_of
 from graft.ir.graph import Graph
 from graft.passes.name_apart import name_apart

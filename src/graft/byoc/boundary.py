@@ -1,9 +1,9 @@
 """Layouts and dtypes that backends require: `layout_transform` and `cast` nodes around regions.
 
-A backend may want images in another layout and floats in another dtype than the host. Outside of a
-region the host then brings each value into the wished form; inside, the inverse is the first thing
-that happens to it, so that the region means what it meant, and the backend's `process` can do away
-with it. What leaves a region is treated likewise. Neighbours that agree hand over what they have.
+A backend may require images in another layout and floats in another dtype than the host. The host
+converts each operand before the region, and the region begins with the inverse conversion, so that
+its meaning stays the same; the backend's `process` can remove that. Results are converted in the
+same way. Regions of equal form pass values to each other without conversions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graft.passes.eliminate_dead_code import eliminate_dead_code
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a value looks: its layout, as far as it is an image, and its element type."""
+    """The layout of a value, if it is an image, and its element type."""
 
     layout: str = NCHW
     dtype: DType | None = None  # None: as the graph has it
@@ -35,20 +35,20 @@ HOST_FORM = Form()
 
 
 def form_of(value: Value, limits: Limits) -> Form:
-    """The form in which a backend wants a value."""
+    """The form in which a backend requires a value."""
     layout = limits.layout if _has_layout(value, limits.layout) else NCHW
     converted = limits.dtype is not DType.FLOAT32 and _is_float32(value)
     return Form(layout, limits.dtype if converted else None)
 
 
 def is_image(value: Value) -> bool:
-    """Whether a value is of rank 4, and so has a layout to speak of."""
+    """Whether a value is of rank 4, and so has a layout."""
     type_ = value.type
     return isinstance(type_, TensorType) and type_.shape is not None and len(type_.shape) == 4
 
 
 def _has_layout(value: Value, layout: str) -> bool:
-    """Whether a value can be had in a layout: channels that do not fill blocks stay as they are."""
+    """Whether a value has a form in a layout: channels have to fill its blocks."""
     if not is_image(value):
         return False
     block, channels = block_of(layout), (value.tensor.shape or ())[1]
@@ -60,8 +60,8 @@ def _is_float32(value: Value) -> bool:
 
 
 def with_wishes(graph: Graph, limits: Mapping[str, Limits]) -> Graph:
-    """An outlined graph whose regions, those in bodies too, get and give values as their backends
-    wish."""
+    """An outlined graph with conversions around regions, those in bodies too, to the forms that
+    their backends require."""
     if all(limit.layout == NCHW and limit.dtype is DType.FLOAT32 for limit in limits.values()):
         return graph
     return _formed_borders(graph, limits)
@@ -77,7 +77,7 @@ def _formed_borders(graph: Graph, limits: Mapping[str, Limits]) -> Graph:
 
 
 def wished(region: Graph, limits: Limits) -> Graph:
-    """A region that takes and gives values in the form that a backend wishes for."""
+    """A region whose inputs and outputs have the form that a backend requires."""
     names = FreshNames(value.name for value in region.values)
     inputs: list[Value] = []
     before: list[Node] = []
@@ -85,12 +85,12 @@ def wished(region: Graph, limits: Limits) -> Graph:
     outputs: list[Value] = []
     for value in region.inputs:
         form = form_of(value, limits)
-        outer = value if form == HOST_FORM else _formed(value, form, names)
+        outer = _formed(value, form, names)
         inputs.append(outer)
         before += _leave_form(outer, form, value, names)
     for value in region.outputs:
         form = form_of(value, limits)
-        outer = value if form == HOST_FORM else _formed(value, form, names)
+        outer = _formed(value, form, names)
         outputs.append(outer)
         after += _enter_form(value, form, outer, names)
     nodes = (*before, *region.nodes, *after)
@@ -98,19 +98,19 @@ def wished(region: Graph, limits: Limits) -> Graph:
 
 
 def in_wished_form(region: Graph, limits: Limits, ops: Collection[str]) -> Graph:
-    """A region whose nodes of these operators compute in the form that a backend wishes for.
+    """A region whose nodes of these operators compute in the form that a backend requires.
 
-    The conversions between them and the border are taken out, and those to other nodes put in.
-    Every operand of such a node is in the form, constants too, which are converted here. Attributes
-    stay as they were, so that `axis=1` means the channels wherever these are now; the types of
-    results do not follow from the operators any more, and only the backend knows what is meant."""
+    Conversions between such nodes and the border are removed, and those to other nodes added. All
+    operands of such a node have the form; constants are converted here. Attributes stay: `axis=1`
+    means the channels wherever these are now. So the types of results no longer follow from type
+    rules, and only the backend gives the nodes a meaning."""
     if limits.layout == NCHW and limits.dtype is DType.FLOAT32:
         return region
     return eliminate_dead_code(_Inside(region, limits, ops).run())
 
 
 class _Border:
-    """Walks through a graph and converts values where they cross a border in another form."""
+    """Adds conversions to a graph where values enter and leave regions."""
 
     def __init__(self, graph: Graph, limits: Mapping[str, Limits]) -> None:
         self.graph, self.limits = graph, limits
@@ -129,7 +129,7 @@ class _Border:
         return replace(self.graph, nodes=tuple(self.nodes))
 
     def append(self, node: Node) -> None:
-        """A node in the host's form."""
+        """Add a node that computes in the host's form."""
         for value in node.args:
             self.in_host_form(value)
         self.nodes.append(node)
@@ -147,13 +147,12 @@ class _Border:
         outputs = []
         for value in node.outputs:
             form = form_of(value, limits)
-            formed = value if form == HOST_FORM else _formed(value, form, self.names)
-            self.forms[value] = {form: formed}
-            outputs.append(formed)
+            outputs.append(_formed(value, form, self.names))
+            self.forms[value] = {form: outputs[-1]}
         return tuple(outputs)
 
     def in_form(self, value: Value, form: Form) -> Value:
-        """A value in some form, by way of the host's where it is not there yet."""
+        """A value in a form, converted from the host's form if need be."""
         forms = self.forms[value]
         if form not in forms:
             self.in_host_form(value)
@@ -163,7 +162,7 @@ class _Border:
         return forms[form]
 
     def in_host_form(self, value: Value) -> None:
-        """Convert a value back to the form that the graph has it in, unless it is there already."""
+        """Convert a value back to the host's form, unless it exists in that."""
         forms = self.forms[value]
         if HOST_FORM not in forms:
             form, outer = next(iter(forms.items()))
@@ -172,10 +171,9 @@ class _Border:
 
 
 class _Inside(_Border):
-    """Walks through a region and converts values where nodes of some operators read or make them.
+    """Adds conversions to a region around nodes of other operators than `ops`.
 
-    Conversions at the region's border are not nodes of it, but say in which form its inputs are
-    and its outputs have to be."""
+    The conversions at its border are removed: they tell the form of its inputs and outputs."""
 
     def __init__(self, region: Graph, limits: Limits, ops: Collection[str]) -> None:
         super().__init__(region, {})
@@ -199,8 +197,7 @@ class _Inside(_Border):
     def _compute(self, node: Node) -> None:
         wished = {value: self.in_form(value, form_of(value, self._limits)) for value in node.args}
         outputs = self.outputs(node, self._limits)
-        inputs = tuple(None if value is None else wished[value] for value in node.inputs)
-        self.nodes.append(replace(node, inputs=inputs, outputs=outputs))
+        self.nodes.append(replace(node.on(wished), outputs=outputs))
 
     def in_form(self, value: Value, form: Form) -> Value:
         forms = self.forms[value]
@@ -212,7 +209,7 @@ class _Inside(_Border):
         return super().in_form(value, form)
 
     def _converted(self, value: Value) -> tuple[Value, Form]:
-        """What an input is behind the conversions that it goes through, and the form it is in."""
+        """The value behind the conversions of an input, and the form of the input."""
         original, form = value, HOST_FORM
         while True:
             readers = self.graph.users.get(original, ())
@@ -223,7 +220,7 @@ class _Inside(_Border):
             self._skipped.add(readers[0])
 
     def _before_conversions(self, value: Value) -> tuple[Value, Form]:
-        """What an output is before the conversions at the end, and the form it has to be in."""
+        """The value before the conversions of an output, and the form of the output."""
         original, form = value, HOST_FORM
         while True:
             node = self.graph.producers.get(original)
@@ -233,14 +230,14 @@ class _Inside(_Border):
 
 
 def _leaves_form(node: Node) -> bool:
-    """Whether a node brings a value out of some form."""
+    """Whether a node converts a value to the host's form."""
     if node.op.name == "layout_transform":
         return bool(node.attrs.dst_layout == NCHW)
     return node.op.name == "cast" and node.output.dtype is DType.FLOAT32
 
 
 def _enters_form(node: Node, limits: Limits) -> bool:
-    """Whether a node brings a value into a backend's form."""
+    """Whether a node converts a value to a backend's form."""
     if node.op.name == "layout_transform":
         return bool(node.attrs.src_layout == NCHW and node.attrs.dst_layout == limits.layout)
     narrowed = node.op.name == "cast" and node.args[0].dtype is DType.FLOAT32
@@ -248,7 +245,7 @@ def _enters_form(node: Node, limits: Limits) -> bool:
 
 
 def _joined(form: Form, node: Node, outer: Value) -> Form:
-    """A form with what a conversion adds to it; `outer` is its side in the backend's form."""
+    """A form extended by a conversion; `outer` is the conversion's side in the backend's form."""
     if node.op.name == "cast":
         return replace(form, dtype=outer.dtype)
     layouts = {node.attrs.src_layout, node.attrs.dst_layout} - {NCHW}
@@ -256,7 +253,9 @@ def _joined(form: Form, node: Node, outer: Value) -> Form:
 
 
 def _formed(value: Value, form: Form, names: FreshNames) -> Value:
-    """A value's twin in another form."""
+    """A value in another form: a new one, unless that is the host's."""
+    if form == HOST_FORM:
+        return value
     return Value(names(f"{value.name}_{form.dtype or form.layout}"), _type_in(value, form))
 
 
@@ -269,7 +268,7 @@ def _type_in(value: Value, form: Form) -> TensorType:
 
 
 def _enter_form(value: Value, form: Form, target: Value, names: FreshNames) -> Iterator[Node]:
-    """Nodes that bring a value into a form: narrow first, so that less is moved."""
+    """Nodes that convert a value to a form; they cast first, so that less is moved."""
     if form.dtype is not None:
         last = form.layout == NCHW
         narrow = target if last else _formed(value, Form(NCHW, form.dtype), names)
@@ -280,7 +279,7 @@ def _enter_form(value: Value, form: Form, target: Value, names: FreshNames) -> I
 
 
 def _leave_form(source: Value, form: Form, value: Value, names: FreshNames) -> Iterator[Node]:
-    """Nodes that bring a value out of a form again."""
+    """Nodes that convert a value back to the host's form."""
     if form.layout != NCHW:
         last = form.dtype is None
         narrow = value if last else _formed(value, Form(NCHW, form.dtype), names)

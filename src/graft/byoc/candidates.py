@@ -16,7 +16,7 @@ from itertools import islice
 from graft.base.callbacks import author_code
 from graft.byoc.annotate import NO_PINS, Entry, Pins, Predicate, ask, predicate_of, tables_of
 from graft.byoc.contract import HOST_BACKEND, Backend, Match
-from graft.byoc.region import borders, is_constant, region_graph
+from graft.byoc.region import borders, region_graph
 from graft.byoc.scopes import (
     Scope,
     Timings,
@@ -255,11 +255,8 @@ class _Finder:
     def as_match(self, entry: Entry, nodes: tuple[Node, ...], matched: Matched) -> Match:
         inputs, outputs = borders(nodes, self.graph)
         read = dict.fromkeys(value for node in nodes for value in node.args)
-        constants = {
-            value: self.graph.producers[value].attrs.value.array
-            for value in read
-            if is_constant(value, self.graph)
-        }
+        literals = self.graph.constants
+        constants = {value: literals[value].array for value in read if value in literals}
         named = entry.formula.wildcards.items()
         bound = {name: matched.bound[card] for name, card in named if card in matched.bound}
         operands = self.operands(entry, nodes, matched)

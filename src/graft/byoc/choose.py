@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from graft.byoc.greedy import fitted
+from graft.byoc.greedy import fitted, priced
 from graft.byoc.memory import Peak, in_words, overflows, overfull
 from graft.byoc.memory_cuts import RegionCuts, StageCuts
 from graft.byoc.model import Model
@@ -26,9 +26,7 @@ from graft.byoc.problem import (
     HOST,
     Choice,
     Problem,
-    bill,
     cycle_among,
-    is_inaccurate,
     unlimited,
 )
 from graft.byoc.schedule import schedule_apart
@@ -41,7 +39,7 @@ _REASON_SECONDS = 2.0  # to find out why there is no placement
 def choose(
     problem: Problem, starts: Sequence[Choice] = (), time_limit: float = TIME_LIMIT
 ) -> Choice:
-    """The cheapest choice that can be found in the time; `known` are choices to begin with."""
+    """The cheapest choice found within the time limit; `starts` are choices to begin with."""
     if not problem.nodes:
         return Choice((), (), 0.0, 0.0, "exact")
     if not all(problem.covering):
@@ -92,7 +90,7 @@ def _solve_sites(problem: Problem, deadline: float, overflow: _Overflow) -> _Res
             stages = schedule_apart(roomy, options, model.read_splits(solution.values))
             peaks = [] if stages is None else overflows(problem, options, stages)
             if stages is None or not peaks:
-                return _Result(_cheapest(best, _priced(problem, options, stages)), bound)
+                return _Result(_cheapest(best, priced(problem, options, stages)), bound)
             if best is None:
                 best = _spacious(problem, peaks, deadline)
             best = _cheapest(best, fitted(problem, options))
@@ -122,7 +120,9 @@ def _solve_in_rounds(
     """Decide the stages, too, with more and more rounds until more cannot help."""
     launch = min((site.launch for site in problem.sites[1:]), default=0.0)
     floor = start.bound if launch <= 0.0 else _bound_without_launches(problem, deadline)
-    most = 1 + sum(_is_eligible(problem, node) for node in range(problem.nodes))
+    most = 1 + sum(
+        any(problem.options[o].site != HOST for o in covering) for covering in problem.covering
+    )
     best, bound = start.choice, start.bound
     rounds = min(most, 2 if best is None else 2 + max(best.stages) // len(problem.sites))
     staged: _Overflow = []
@@ -160,7 +160,7 @@ def _solve_stages(
         circle = cycle_among(problem, options)
         peaks = [] if circle else overflows(problem, options, stages)
         if not circle and not peaks:
-            return _Result(_priced(problem, options, stages), bound)
+            return _Result(priced(problem, options, stages), bound)
         if time.monotonic() >= deadline:
             return _Result(None, bound)
         if circle:
@@ -192,22 +192,7 @@ def _next_rounds(best: Choice | None, floor: float, launch: float, rounds: int) 
     return min(2 * rounds, max(rounds + 1, math.ceil((best.seconds - floor) / launch)))
 
 
-def _is_eligible(problem: Problem, node: int) -> bool:
-    return any(problem.options[o].site != HOST for o in problem.covering[node])
-
-
 def _bound_without_launches(problem: Problem, deadline: float) -> float:
     """A bound: what a cover and its transfers cost if regions were for nothing."""
     sites = tuple(replace(site, launch=0.0) for site in unlimited(problem).sites)
     return max(0.0, _solve_sites(replace(problem, sites=sites), deadline, []).bound)
-
-
-def _priced(
-    problem: Problem, options: tuple[int, ...], stages: tuple[int, ...] | None
-) -> Choice | None:
-    """The choice with its price; None where there are no stages or memory is too small."""
-    if stages is None or overfull(problem, options, stages) is not None:
-        return None
-    if is_inaccurate(problem, options):
-        return None
-    return Choice(options, stages, bill(problem, options, stages).total)

@@ -1,5 +1,5 @@
-"""Why the plan is what it is: a partition in; per node the refusals and the priced alternatives,
-per region what it takes, and what would change all this, out. No weights, only names and numbers.
+"""Explanations of plans: a partition in; the refusals and priced alternatives of each node, the
+costs of each region, and what would change the plan, out. Only names and numbers, no weights.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 
 from graft.byoc.candidates import Candidate, Candidates, Refused
 from graft.byoc.contract import HOST_BACKEND, Cost, Source
-from graft.byoc.explain_bodies import BodyFacts, body_facts
 from graft.byoc.explain_flips import Flip, Hint, flips, hints
 from graft.byoc.memory import in_words, peaks
 from graft.byoc.partition import Partition
 from graft.byoc.plan import node_names
-from graft.byoc.problem import HOST, Choice, Problem, accelerator_regions, site_of
+from graft.byoc.problem import HOST, accelerator_regions, site_of, transfers_by_stage
 from graft.byoc.region import borders
+from graft.byoc.scopes import operands_of
 from graft.byoc.sizes import value_bytes
 from graft.byoc.trust import Demotion
 from graft.byoc.units import DEQUANTIZE, QUANTIZE, units_of
@@ -27,7 +27,7 @@ _MOST_OBSTACLES = 10
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A candidate that the node is part of: what it would take, and how that is known."""
+    """A candidate that contains the node: its price, and the source of that."""
 
     backend: str
     pattern: str
@@ -39,10 +39,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One node: where it runs, and why not elsewhere."""
+    """One node: where it runs, and why it does not run elsewhere."""
 
     name: str
-    onnx: str  # the node of the model that it comes from, perhaps with others
+    onnx: str  # the ONNX node that it comes from, possibly one of several
     op: str
     type: str  # of its first result
     backend: str
@@ -53,13 +53,13 @@ class NodeFacts:
     outputs: tuple[str, ...]
     refusals: tuple[Refused, ...]
     alternatives: tuple[Alternative, ...]
-    body: str  # that it is in; empty: the model's own graph
-    executions: float  # in an inference, which prices and MACs are for
+    body: str  # empty in the main graph
+    executions: float  # per inference; prices and MACs are for all of them
 
 
 @dataclass(frozen=True, slots=True)
 class RegionFacts:
-    """One region: who runs it, what it takes, what crosses its border."""
+    """One region: its backend, its costs in seconds, and the bytes that cross its border."""
 
     label: str
     backend: str
@@ -100,7 +100,7 @@ class BackendFacts:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """What a device holds at its fullest, in bytes; `limit` is None where it declares none."""
+    """The peak memory of a device in bytes; `limit` is None if it declares none."""
 
     name: str
     peak: int
@@ -113,7 +113,7 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What a scheme of placement makes of the model; `measured` is end to end, where it was."""
+    """The time of the model under a scheme of placement; `measured` is end to end."""
 
     scheme: str
     predicted: float
@@ -125,7 +125,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """A reason that keeps nodes of one operator off a backend, and what they take on the host."""
+    """A reason why a backend refuses nodes of an operator, and their time on the host."""
 
     backend: str
     op: str
@@ -134,9 +134,22 @@ class Obstacle:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class BodyFacts:
+    """A body of a branch, loop or scan whose nodes are placed by themselves."""
+
+    name: str
+    node: str  # that has it
+    nodes: int
+    executions: float  # per inference
+    source: str  # of the executions: known, measured or assumed
+    operands: tuple[tuple[str, str], ...]  # inputs of the body, and the values that they stand for
+    results: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Explanation:
-    """Everything about a plan that a person might ask."""
+    """All facts about a plan."""
 
     model: str
     backends: tuple[BackendFacts, ...]  # the host last
@@ -156,7 +169,7 @@ class Explanation:
 
     @property
     def simulated(self) -> bool:
-        """Whether times rest on a model of a device."""
+        """Whether some times come from a model of a device."""
         return any(backend.simulated for backend in self.backends)
 
     def to_json(self) -> str:
@@ -170,8 +183,8 @@ def explain(
     demotions: Sequence[Demotion] = (),
     model: str = "",
 ) -> Explanation:
-    """Put a partition into words and numbers; `measured` are times end to end by scheme, `model`
-    is what to call the model if not by the graph's name."""
+    """Explain a partition; `measured` are times end to end by scheme, `model` is the name of the
+    model (by default the graph's)."""
     view = _View(partition)
     nodes = tuple(view.node(number) for number in range(len(partition.candidates.nodes)))
     regions = tuple(view.regions())
@@ -190,12 +203,12 @@ def explain(
         tuple(_obstacles(partition.candidates, nodes)),
         tuple(demotions),
         tuple(_memory(partition)),
-        tuple(body_facts(partition.candidates, view.names)),
+        tuple(view.bodies()),
     )
 
 
 class _View:
-    """A partition, looked up from all sides."""
+    """A partition with indices for lookups."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -249,12 +262,12 @@ class _View:
         )
 
     def _source(self, backend: str, cost: Cost) -> str:
-        """Where a price comes from; a declared one with the tool that it rests on."""
+        """The source of a price; of a declared one with the tool that it comes from."""
         tool = self.tools.get(backend, "") if cost.source is Source.DECLARED else ""
         return f"{cost.source.value} by {tool}" if tool else cost.source.value
 
     def regions(self) -> list[RegionFacts]:
-        carried = carried_seconds(self.problem, self.choice)
+        carried = transfers_by_stage(self.problem, self.choice)
         owner = {n: o for o in self.choice.options for n in self.problem.options[o].nodes}
         result = []
         for stage, numbers in self.parts.items():
@@ -282,23 +295,20 @@ class _View:
             )
         return result
 
-
-def carried_seconds(problem: Problem, choice: Choice) -> dict[int, float]:
-    """Transfers by stage: to the host by the producer of a value, in by its first reader."""
-    forms = [problem.sites[site].form for site in site_of(problem, choice.options)]
-    seconds: dict[int, float] = defaultdict(float)
-    for flow in problem.flows:
-        produced = 0 if flow.producer is None else forms[flow.producer]
-        readers = {0: -1} if flow.leaves else {}
-        for node in sorted(flow.consumers, key=lambda node: choice.stages[node]):
-            readers.setdefault(forms[node], choice.stages[node])
-        readers.pop(produced, None)
-        if readers and flow.producer is not None and produced:
-            seconds[choice.stages[flow.producer]] += flow.fetch[produced]
-        for form, stage in readers.items():
-            if form:
-                seconds[stage] += flow.bring[form]
-    return dict(seconds)
+    def bodies(self) -> Iterator[BodyFacts]:
+        """The bodies, outer ones first."""
+        candidates = self.partition.candidates
+        for scope in candidates.scopes:
+            if scope.owner is not None:
+                yield BodyFacts(
+                    scope.name,
+                    self.names[scope.owner],
+                    sum(one is scope for one in candidates.scope_of.values()),
+                    scope.executions.count,
+                    scope.executions.source.value,
+                    tuple((i.name, o.name) for i, o in operands_of(scope.owner, scope.graph)),
+                    tuple(value.name for value in scope.graph.outputs),
+                )
 
 
 def _per_node(option: Alternative) -> float:
@@ -306,7 +316,7 @@ def _per_node(option: Alternative) -> float:
 
 
 def _why(backend: str, options: Sequence[Alternative], refusals: Sequence[Refused]) -> str:
-    """One sentence on a node's place."""
+    """One sentence on a node's backend."""
     others = {option.backend for option in options} - {backend}
     if not others:
         if refusals and backend == HOST_BACKEND:
@@ -373,7 +383,8 @@ def _totals(partition: Partition, measured: Mapping[str, float]) -> list[Total]:
 
 
 def _obstacles(candidates: Candidates, nodes: Sequence[NodeFacts]) -> list[Obstacle]:
-    """What keeps most of the host's time there; of quantised units it is what refuses the whole."""
+    """The refusals that keep most of the host's time there; those of a quantised unit count for
+    the unit as a whole."""
     units = {n: u for scope in candidates.scopes for n, u in units_of(scope.graph).items()}
     facts = dict(zip(candidates.nodes, nodes, strict=True))
     order = {node: number for number, node in enumerate(candidates.nodes)}
@@ -391,10 +402,3 @@ def _obstacles(candidates: Candidates, nodes: Sequence[NodeFacts]) -> list[Obsta
     result = [Obstacle(*key, len(times), sum(times)) for key, times in counts.items()]
     result.sort(key=lambda item: (-item.seconds, item.backend, item.op, item.reason))
     return result[:_MOST_OBSTACLES]
-
-
-def nodes_like(explanation: Explanation, name: str) -> list[NodeFacts]:
-    """The nodes that go by a name: their own, that of a value they make, or their ONNX node's."""
-    plain = name.removeprefix("%")
-    own = [node for node in explanation.nodes if node.name == name or plain in node.outputs]
-    return own or [node for node in explanation.nodes if node.onnx == name]

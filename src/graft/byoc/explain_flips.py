@@ -1,8 +1,8 @@
 """Sensitivity of a plan: a partition in; the cheapest alternative assignments, and how much cheaper
 launches or transfers would have to be for another plan to win, out.
 
-An alternative is priced exactly: the problem is solved again with the nodes where they are not
-now. Only the few that look cheapest are, and only for so long.
+Alternatives are priced exactly, by solving the problem again with the moved nodes fixed; only the
+few that look cheapest, within a time limit.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ NOTHING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A change of mind: nodes moved to another backend, and what the best such plan costs more.
+    """Nodes moved to another backend, and how much more the best such plan costs.
 
-    `region` names what moves where that is a whole region; `proven` says whether no plan with the
-    nodes there is cheaper. Less than nothing means cheaper by the prices of parts, where whole
-    regions, once measured, have spoken for the plan that was chosen."""
+    `region` is the label of a region that moves as a whole; `proven`: no plan with the nodes there
+    is cheaper. `extra_seconds` below 0 means cheaper by the prices of parts; the chosen plan was
+    faster when its regions were measured as a whole."""
 
     nodes: tuple[str, ...]
     region: str
@@ -51,12 +51,12 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A quantity of a backend that decides: below `threshold` another plan wins.
+    """A quantity of a backend with the threshold below which another plan wins.
 
-    That plan has so many regions, and would save so much if the quantity were nothing."""
+    That plan has `regions` regions, and would save `saved` seconds if the quantity were 0."""
 
     backend: str
-    quantity: str  # "launch", seconds; or "transfer", a share of what it takes now
+    quantity: str  # "launch", in seconds; or "transfer", as a share of the current time
     now: float
     threshold: float
     regions: int
@@ -64,7 +64,7 @@ class Hint:
 
 
 def flips(partition: Partition) -> list[Flip]:
-    """The cheapest changes of mind, cheapest first."""
+    """The cheapest alternative assignments, cheapest first."""
     problem = partition.placement.problem
     names = node_names(partition.candidates.graph)
     here = site_of(problem, partition.choice.options)
@@ -87,10 +87,10 @@ def flips(partition: Partition) -> list[Flip]:
     return _distinct(sorted(result, key=lambda flip: (flip.extra_seconds, len(flip.nodes))))
 
 
-def _distinct(partition: Sequence[Flip]) -> list[Flip]:
-    """Without those that move the same nodes and more, to the same effect."""
+def _distinct(ranked: Sequence[Flip]) -> list[Flip]:
+    """Flips without those that move the same nodes and more, at the same price."""
     result: list[Flip] = []
-    for flip in partition:
+    for flip in ranked:
         if not any(
             set(other.nodes) <= set(flip.nodes)
             and other.backend == flip.backend
@@ -105,7 +105,7 @@ _Move = tuple[str, tuple[int, ...], int]  # label of a whole region or "", nodes
 
 
 def _worth_a_look(problem: Problem, choice: Choice, here: Sequence[int]) -> list[_Move]:
-    """Moves that look cheap: some to accelerators, some back to the host, some regions whole."""
+    """Moves that look cheap: some to accelerators, some regions, some nodes to the host."""
     kinds: dict[bool, list[tuple[float, _Move]]] = {True: [], False: []}
     seen: set[tuple[int, ...]] = set()
     for price, nodes, site in sorted(_guesses(problem, choice, here)):
@@ -120,7 +120,7 @@ def _worth_a_look(problem: Problem, choice: Choice, here: Sequence[int]) -> list
 def _guesses(
     problem: Problem, choice: Choice, here: Sequence[int]
 ) -> Iterator[tuple[float, tuple[int, ...], int]]:
-    """Options on a place where none of their nodes is, with what taking them seems to cost."""
+    """Options on sites where none of their nodes is, with an estimate of their extra cost."""
     share = _shares(problem, choice)
     touching = problem.touching
     for option in problem.options:
@@ -152,7 +152,7 @@ def _whole_regions(
 
 
 def _shares(problem: Problem, choice: Choice) -> list[float]:
-    """What each node takes now: an equal part of its option."""
+    """The current time of each node: an equal share of its option's."""
     share = [0.0] * problem.nodes
     for number in choice.options:
         option = problem.options[number]
@@ -163,12 +163,7 @@ def _shares(problem: Problem, choice: Choice) -> list[float]:
 
 def _has_neighbour(problem: Problem, flows: set[int], here: Sequence[int], site: int) -> bool:
     """Whether a node that shares a value with the moved ones is there already."""
-    for number in flows:
-        flow = problem.flows[number]
-        ends = flow.consumers if flow.producer is None else (flow.producer, *flow.consumers)
-        if any(here[node] == site for node in ends):
-            return True
-    return False
+    return any(here[node] == site for number in flows for node in problem.flows[number].ends)
 
 
 def _solved_with(
@@ -217,10 +212,9 @@ def _with_free_transfers(problem: Problem, own: Sequence[int]) -> Problem:
 
 
 def _hint(partition: Partition, site: int, quantity: str, changed: Problem) -> Hint | None:
-    """Where the plan that wins with the quantity at nothing overtakes the one chosen.
+    """The threshold below which the plan that wins with the quantity at 0 beats the chosen one.
 
-    Both prices are straight lines in the quantity; below their crossing the other one is cheaper.
-    """
+    Both prices are linear in the quantity; below their intersection the other plan is cheaper."""
     problem, choice = partition.placement.problem, partition.choice
     try:
         other = choose(changed, [repriced(changed, choice)], _FLIP_SECONDS)

@@ -1,7 +1,7 @@
-"""One page that shows a placement: an explanation in, HTML that needs nothing else out.
+"""A self-contained HTML page that shows a placement.
 
-The page is `explain.html` with the facts put into it as JSON. Names come from models, so nothing of
-them is ever taken for markup: the JSON cannot end its element, and the page writes text only.
+The page is `explain.html` with the facts inserted as JSON. Names come from models and are never
+interpreted as markup: the JSON cannot end its element, and the page only writes text nodes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 
 from graft.base.names import LONGEST_LINE, printable
 from graft.byoc.explain import Explanation
-from graft.byoc.explain_bodies import edges_between
-from graft.byoc.explain_layout import NODE_HEIGHT, NODE_WIDTH, layout
+from graft.byoc.explain_layout import NODE_HEIGHT, NODE_WIDTH, Edge, layout
 from graft.byoc.explain_words import (
     by_parts_note,
     executions_text,
@@ -44,7 +43,7 @@ def to_html(explanation: Explanation) -> str:
 
 
 def filled_page(package: str, name: str, title: str, facts: dict[str, Any]) -> str:
-    """A page of a package with a title and facts put into it."""
+    """A page of a package with a title and facts inserted."""
     before, rest = _template(package, name).split(_TITLE, 1)
     between, after = rest.split(_DATA, 1)
     escaped = html.escape(printable(title))
@@ -63,7 +62,7 @@ def _script_json(facts: dict[str, Any]) -> str:
 
 
 def _shown(fact: Any) -> Any:
-    """Facts whose text can be read for what it is: a bidi mark would turn around what follows."""
+    """Facts with printable text: a bidirectional mark would reverse the text after it."""
     match fact:
         case str():
             return printable(fact, LONGEST_LINE)
@@ -75,14 +74,8 @@ def _shown(fact: Any) -> Any:
 
 
 def _facts(explanation: Explanation) -> dict[str, Any]:
-    """All of the explanation, where to draw its nodes and edges, and sentences on it."""
-    maker = {value: n for n, node in enumerate(explanation.nodes) for value in node.outputs}
-    edges = edges_between(
-        {number: node.inputs for number, node in enumerate(explanation.nodes)},
-        maker,
-        explanation.bodies,
-        {node.name: number for number, node in enumerate(explanation.nodes)},
-    )
+    """The explanation, coordinates of its nodes and edges, and its sentences."""
+    edges = edges_of(explanation)
     positions = layout(len(explanation.nodes), edges)
     return {
         **asdict(explanation),
@@ -103,3 +96,21 @@ def _facts(explanation: Explanation) -> dict[str, Any]:
             "bodies": [[body.name, executions_text(body)] for body in explanation.bodies],
         },
     }
+
+
+def edges_of(explanation: Explanation) -> list[Edge]:
+    """Pairs of producer and reader, by number. Bodies read the operands of their nodes, and these
+    read the results of the bodies."""
+    numbers = {node.name: number for number, node in enumerate(explanation.nodes)}
+    makers = {value: number for number, n in enumerate(explanation.nodes) for value in n.outputs}
+    stands_for = dict(pair for body in explanation.bodies for pair in body.operands)
+
+    def maker(value: str) -> int | None:
+        while value in stands_for:
+            value = stands_for[value]
+        return makers.get(value)
+
+    reads = [(value, numbers[node.name]) for node in explanation.nodes for value in node.inputs]
+    reads += [(value, numbers[body.node]) for body in explanation.bodies for value in body.results]
+    pairs = ((maker(value), number) for value, number in reads)
+    return list(dict.fromkeys((one, number) for one, number in pairs if one is not None))

@@ -1,11 +1,10 @@
-"""Placement in sentences: facts of an explanation in, text that the terminal and the page share
-out. A time that rests on a simulated device says so."""
+"""Sentences about a placement, shared by the terminal and the HTML page. Times that come from a
+simulated device are labelled."""
 
 from __future__ import annotations
 
 from graft.byoc.contract import HOST_BACKEND
-from graft.byoc.explain import BackendFacts, Explanation, Obstacle
-from graft.byoc.explain_bodies import BodyFacts
+from graft.byoc.explain import BackendFacts, BodyFacts, Explanation, Obstacle
 from graft.byoc.explain_flips import NOTHING, Flip, Hint
 from graft.byoc.problem import PROVEN
 
@@ -14,7 +13,7 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def time_text(seconds: float, simulated: bool = False) -> str:
-    """A duration with three digits, from microseconds up; what rounding leaves of nothing is 0."""
+    """A duration with three digits, in µs, ms or s; less than `NOTHING` is 0."""
     scale, unit = next(((s, u) for s, u in _UNITS if seconds >= s * 0.9995), (1e-6, "µs"))
     value = seconds / scale if seconds >= NOTHING else 0
     digits = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
@@ -26,7 +25,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def summary(explanation: Explanation) -> str:
-    """Who runs how much, in one line, and what that takes."""
+    """The backends' shares and the predicted time, in one line."""
     parts = [_share(explanation, backend) for backend in explanation.backends if backend.nodes]
     simulated = any(one.simulated and one.nodes for one in explanation.backends)
     timing = f"predicted {time_text(explanation.predicted, simulated)}"
@@ -49,7 +48,7 @@ def _share(explanation: Explanation, backend: BackendFacts) -> str:
 
 
 def quality(explanation: Explanation) -> str:
-    """What is proven about the plan, and what measuring said."""
+    """How close the plan is proven to be to the best, and whether another one measured faster."""
     sentence = "proven best at these prices"
     if explanation.gap > PROVEN:
         least = time_text(explanation.bound, explanation.simulated)
@@ -63,7 +62,7 @@ def quality(explanation: Explanation) -> str:
 
 
 def flip_text(flip: Flip) -> str:
-    """A change of mind, without its price."""
+    """An alternative assignment, without its price."""
     what = flip.nodes[0] if len(flip.nodes) == 1 else " + ".join(flip.nodes[:3])
     if flip.region:
         what = f"all of {flip.region} ({counted(len(flip.nodes), 'node')})"
@@ -73,7 +72,7 @@ def flip_text(flip: Flip) -> str:
 
 
 def flip_price(explanation: Explanation, flip: Flip) -> str:
-    """What a change of mind costs."""
+    """The price of an alternative assignment."""
     extra = time_text(abs(flip.extra_seconds), explanation.simulated)
     if flip.extra_seconds < -NOTHING:
         return f"-{extra} by its parts"
@@ -81,7 +80,7 @@ def flip_price(explanation: Explanation, flip: Flip) -> str:
 
 
 def by_parts_note(explanation: Explanation) -> str:
-    """What to think of flips that seem to save time; empty where there are none."""
+    """A note on flips that seem to save time; empty if there are none."""
     if all(flip.extra_seconds >= -NOTHING for flip in explanation.flips):
         return ""
     return (
@@ -104,13 +103,13 @@ def hint_text(explanation: Explanation, hint: Hint) -> str:
 
 
 def executions_text(body: BodyFacts) -> str:
-    """How often a body runs in an inference, and how that is known."""
+    """The executions of a body per inference, and their source."""
     times = "once" if body.executions == 1 else f"{body.executions:.3g} times"
     return f"{times} ({body.source})"
 
 
 def obstacle_text(obstacle: Obstacle) -> str:
-    """What keeps nodes where they are."""
+    """A reason that keeps nodes on the host, in one line."""
     nodes, duration = f"{obstacle.nodes:,} × {obstacle.op}", time_text(obstacle.seconds)
     return f"{obstacle.backend} refuses {nodes} ({duration} on the host): {obstacle.reason}"
 

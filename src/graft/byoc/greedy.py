@@ -32,8 +32,7 @@ def host_only(problem: Problem) -> Choice | None:
     options = _cover_sites(problem, {}, [HOST])
     if options is None:
         return None
-    stages = (0,) * problem.nodes
-    return _priced(problem, options, stages, "host-only")
+    return priced(problem, options, (0,) * problem.nodes, "host-only")
 
 
 def greedy(problem: Problem) -> Choice | None:
@@ -54,7 +53,7 @@ def fitted(problem: Problem, options: tuple[int, ...], method: str = "") -> Choi
             return None
         peak = overfull(problem, options, stages)
         if peak is None:
-            return _priced(problem, options, stages, method)
+            return priced(problem, options, stages, method)
         dropped = set(_least_valuable(problem, options, peak))
         away = [o for o in options if problem.options[o].site != HOST and o not in dropped]
         kept = {node: o for o in away for node in problem.options[o].nodes}
@@ -104,7 +103,8 @@ def pruned(problem: Problem, start: Choice, keeps: Callable[[Sequence[int]], boo
         if node not in dropped
     }
     options = _cover_sites(problem, kept, [HOST])
-    result = None if options is None else _staged(problem, options, "greedy+prune")
+    stages = None if options is None else schedule(problem, options)
+    result = None if options is None else priced(problem, options, stages, "greedy+prune")
     return result or replace(start, method="greedy+prune")
 
 
@@ -152,16 +152,13 @@ def _first_fit(
     return tuple(sorted(set(owner.values())))
 
 
-def _staged(problem: Problem, options: tuple[int, ...], method: str) -> Choice | None:
-    stages = schedule(problem, options)
+def priced(
+    problem: Problem, options: tuple[int, ...], stages: tuple[int, ...] | None, method: str = ""
+) -> Choice | None:
+    """The choice with its price; None without stages, or where memory or the error limit is too
+    small."""
     if stages is None or overfull(problem, options, stages) is not None:
         return None
-    return _priced(problem, options, stages, method)
-
-
-def _priced(
-    problem: Problem, options: tuple[int, ...], stages: tuple[int, ...], method: str
-) -> Choice | None:
     if is_inaccurate(problem, options):
         return None
     return Choice(options, stages, bill(problem, options, stages).total, 0.0, method)

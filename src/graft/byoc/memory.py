@@ -155,8 +155,7 @@ class _View:
             own = stages[maker]
             if not flow.leaves and all(stages[node] == own for node in flow.consumers):
                 buffer = HeldBuffer(number, produced, own, flow.bytes_in(produced), is_inside=True)
-                last = max((maker, *flow.consumers))
-                self.inside[own].append((buffer, Lifetime(buffer.size, maker, last)))
+                self.inside[own].append((buffer, Lifetime(buffer.size, maker, max(flow.ends))))
                 return
             readers.setdefault(produced, []).append(own)
         for form, during in readers.items():

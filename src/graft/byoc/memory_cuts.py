@@ -83,11 +83,10 @@ class _Region:
     def why_held(self, buffer: HeldBuffer) -> Linear | None:
         flow = self.problem.flows[buffer.flow]
         node, maker = self.peak.node, flow.producer
-        ends = flow.consumers if maker is None else (maker, *flow.consumers)
-        inside = [end for end in ends if self.stages[end] == self.stage]
+        inside = [end for end in flow.ends if self.stages[end] == self.stage]
         if not inside:
             return self.why_kept(flow, buffer.form)
-        if (maker is None or maker <= node) and node <= max(ends):
+        if (maker is None or maker <= node) and node <= max(flow.ends):
             # alive in the order of the region, or else it crosses the region's border
             return self.nearest(inside)
         if maker is None:
@@ -107,8 +106,7 @@ class _Region:
     def why_kept(self, flow: Flow, form: int) -> Linear | None:
         """A value that the region does not touch: one that is made or read there before, and read
         after it."""
-        ends = flow.consumers if flow.producer is None else (flow.producer, *flow.consumers)
-        before = [end for end in ends if end in self.before and self.is_there(end, form)]
+        before = [end for end in flow.ends if end in self.before and self.is_there(end, form)]
         after = [end for end in flow.consumers if end in self.after and self.is_there(end, form)]
         if not before or not after:
             return None
@@ -240,7 +238,7 @@ class StageCuts:
         is_made = maker is not None and self.model.is_in(stages[maker], peak.space, form)
         if buffer.is_inside:
             assert maker is not None
-            around = {maker, max((maker, *flow.consumers))}  # at a border it would count as well
+            around = {maker, max(flow.ends)}  # at a border it would count as well
             return self.all_of([positions[node].at(then) for node in around])
         if maker is not None and is_made and stages[maker] == now:
             if flow.leaves:

@@ -17,7 +17,6 @@ from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits
 from graft.byoc.price import peak_rates
 from graft.byoc.problem import HOST, Flow, Option, Problem, Site
-from graft.byoc.region import is_constant
 from graft.byoc.scopes import Scope, captures_of
 from graft.byoc.sizes import constant_bytes, value_bytes
 from graft.ir.graph import Node, Value
@@ -171,7 +170,7 @@ def _flows(
     graph, host, others = scope.graph, limits[0], limits[1:]
     returned, count = set(graph.outputs), scope.executions.count
     for value in graph.values:
-        if is_constant(value, graph):
+        if value in graph.constants:
             continue
         producer = graph.producers.get(value)
         own = (number[user] for user in graph.users.get(value, ()))
@@ -247,7 +246,7 @@ def too_large(
             values = [
                 value
                 for value in dict.fromkeys((*node.args, *node.outputs))
-                if not is_constant(value, graph)
+                if value not in graph.constants
             ]
             sizes = {v.name: carried_bytes(v, limits[candidate.backend]) for v in values}
             total = constants + cost.workspace + sum(sizes.values())

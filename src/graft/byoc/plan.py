@@ -1,4 +1,4 @@
-"""Plans: who runs what, as a value and as a text that can be saved, compared, edited and replayed.
+"""Plans: the backend of each node, as a value and as text to save, compare, edit and replay.
 
     graft plan 1
     model 5f2c…
@@ -10,8 +10,8 @@
       layer1.0.conv1
     rest host
 
-Nodes go by their ONNX names where these are unique, else by the value that they make. What no
-region names runs on the host. A name that no line can hold is a string of JSON.
+A node is named by its ONNX name if that is unique, else by its first result. Nodes in no region run
+on the host. A name with unprintable characters is written as a JSON string.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from graft.base.errors import ParseError, UserError
 from graft.base.names import quoted
@@ -42,7 +43,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PlannedRegion:
-    """Nodes that one backend runs as one region, and what that is thought to take."""
+    """Nodes that one backend runs as one region, and the predicted time."""
 
     backend: str
     nodes: tuple[str, ...]
@@ -52,9 +53,9 @@ class PlannedRegion:
 
 @dataclass(frozen=True)
 class Plan:
-    """Regions in the order in which they run; the rest is the host's."""
+    """Regions in the order in which they run; all other nodes run on the host."""
 
-    model: str  # hash of the graph that it was made for
+    model: str  # hash of the graph that the plan is for
     backends: Mapping[str, str]  # versions
     regions: tuple[PlannedRegion, ...]
     predicted: float = 0.0
@@ -93,76 +94,50 @@ class Plan:
 
 def parse_plan(text: str) -> Plan:
     """Read a plan back."""
-    return _Reader(text).plan()
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines or lines[0][1].split() != ["graft", "plan", str(VERSION)]:
+        raise ParseError(f"this is no plan: it does not begin with 'graft plan {VERSION}'")
+    plan = Plan("", {}, ())
+    for number, line in lines[1:]:
+        try:
+            plan = replace(plan, **_parsed(line, plan))
+        except (ValueError, IndexError):
+            raise ParseError(f"line {number} of the plan cannot be read: {line!r}") from None
+    return plan
 
 
-class _Reader:
-    def __init__(self, text: str) -> None:
-        self.model = ""
-        self.backends: dict[str, str] = {}
-        self.numbers = (0.0, 0.0, "")
-        self.alternatives: dict[str, float] = {}
-        self.measured: dict[str, float] = {}
-        self.bodies: dict[str, Executions] = {}
-        self.regions: list[PlannedRegion] = []
-        self.lines = [
-            (number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()
-        ]
-
-    def plan(self) -> Plan:
-        if not self.lines or self.lines[0][1].split() != ["graft", "plan", str(VERSION)]:
-            raise ParseError(f"this is no plan: it does not begin with 'graft plan {VERSION}'")
-        for number, line in self.lines[1:]:
-            try:
-                self.read(line)
-            except (ValueError, IndexError):
-                raise ParseError(f"line {number} of the plan cannot be read: {line!r}") from None
-        predicted, bound, method = self.numbers
-        return Plan(
-            self.model,
-            self.backends,
-            tuple(self.regions),
-            predicted,
-            bound,
-            method,
-            self.alternatives,
-            self.measured,
-            self.bodies,
-        )
-
-    def read(self, line: str) -> None:
-        if line[0].isspace():
-            last = self.regions.pop()
-            nodes = (*last.nodes, *_read(line.strip()))
-            self.regions.append(PlannedRegion(last.backend, nodes, last.seconds, last.source))
-            return
-        if line.startswith("body "):
-            _, count, source, name = line.split(" ", 3)
-            (body,) = _read(name)
-            self.bodies[body] = Executions(float(count), Counted(source))
-            return
-        match shlex.split(line):
-            case ["model", model]:
-                self.model = model
-            case ["backend", name, version]:
-                self.backends[name] = version
-            case ["predicted", seconds, "bound", bound, "method", method]:
-                self.numbers = float(seconds), float(bound), "" if method == "-" else method
-            case ["alternative", name, seconds]:
-                self.alternatives[name] = float(seconds)
-            case ["measured", name, seconds]:
-                self.measured[name] = float(seconds)
-            case ["region", backend, seconds, source]:
-                shown = "" if source == "-" else source
-                self.regions.append(PlannedRegion(backend, (), float(seconds), shown))
-            case ["rest", "host"]:
-                pass
-            case _:
-                raise ValueError(line)
+def _parsed(line: str, plan: Plan) -> dict[str, Any]:
+    """The fields of a plan that a line of its text changes."""
+    if line[0].isspace():
+        *before, last = plan.regions
+        nodes = (*last.nodes, *_read(line.strip()))
+        return {"regions": (*before, replace(last, nodes=nodes))}
+    if line.startswith("body "):
+        _, count, source, name = line.split(" ", 3)
+        (body,) = _read(name)
+        return {"bodies": {**plan.bodies, body: Executions(float(count), Counted(source))}}
+    match shlex.split(line):
+        case ["model", model]:
+            return {"model": model}
+        case ["backend", name, version]:
+            return {"backends": {**plan.backends, name: version}}
+        case ["predicted", seconds, "bound", bound, "method", method]:
+            method = "" if method == "-" else method
+            return {"predicted": float(seconds), "bound": float(bound), "method": method}
+        case ["alternative", name, seconds]:
+            return {"alternatives": {**plan.alternatives, name: float(seconds)}}
+        case ["measured", name, seconds]:
+            return {"measured": {**plan.measured, name: float(seconds)}}
+        case ["region", backend, seconds, source]:
+            region = PlannedRegion(backend, (), float(seconds), "" if source == "-" else source)
+            return {"regions": (*plan.regions, region)}
+        case ["rest", "host"]:
+            return {}
+    raise ValueError(line)
 
 
 def _written(name: str) -> str:
-    """A node's name on a line: as a shell has it, or as JSON where no line could hold it."""
+    """A node's name on a line: quoted as in a shell, or as JSON if it is not printable."""
     return shlex.quote(name) if name.isprintable() else quoted(name)
 
 
@@ -171,12 +146,12 @@ def _read(line: str) -> list[str]:
 
 
 def model_hash(graph: Graph) -> str:
-    """What a plan is locked to: the optimised graph, its constants by type only."""
+    """A hash of the optimised graph, constants by type only; a plan is for one such hash."""
     return hashlib.sha256(to_text(graph).text.encode()).hexdigest()[:32]
 
 
 def node_names(graph: Graph) -> dict[Node, str]:
-    """What plans call the nodes, those of bodies included."""
+    """The names of nodes in plans, those of bodies included."""
     nodes = all_nodes(graph)
     onnx_names = [node.location.node if node.location is not None else "" for node in nodes]
     counts = Counter(onnx_names)
@@ -189,7 +164,7 @@ def node_names(graph: Graph) -> dict[Node, str]:
 def regions_of(
     plan: Plan, graph: Graph, versions: Mapping[str, str]
 ) -> list[tuple[str, list[Node]]]:
-    """The plan's regions as nodes of the graph; refuses a plan that is not for it."""
+    """The plan's regions as nodes of the graph; an error if the plan is for another graph."""
     if plan.model != model_hash(graph):
         raise UserError(
             "the plan was made for another model, or by another version of Graft",
@@ -235,7 +210,7 @@ def plan_from(
     regions: Sequence[tuple[str, Sequence[Node], float, str]],
     scopes: Sequence[Scope] = (),
 ) -> Plan:
-    """A plan of regions that are given as nodes."""
+    """A plan with regions of these nodes, times and price sources."""
     names = node_names(graph)
     planned = tuple(
         PlannedRegion(backend, tuple(names[node] for node in nodes), seconds, source)

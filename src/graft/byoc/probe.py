@@ -72,10 +72,17 @@ def probes(graph: Graph) -> Iterator[Probe]:
 def probe(graph: Graph, kind: Kind, sizes: Sizes, seed: int, small: bool = False) -> Probe:
     """Inputs of one kind; with `small`, integers that are legal for whatever they mean."""
     draw = np.random.default_rng(seed)
+    inputs = _inputs(graph, draw, kind, sizes, small)
+    return Probe(kind, sizes, inputs, [_moved(draw, array) for array in inputs])
+
+
+def _inputs(
+    graph: Graph, draw: np.random.Generator, kind: Kind, sizes: Sizes, small: bool
+) -> list[Array]:
     ranges = _ranges(graph, sizes)
-    large = _large(graph)
     steady = all(node.op.name not in _UNSTEADY for node in graph.nodes)
     floats = kind if steady else Kind.ORDINARY
+    large = _large(graph) if floats is Kind.EDGES else 0.0
     inputs = []
     for value in graph.inputs:
         low, high = ranges.get(value, (0, _BELOW) if small else _full(value.dtype))
@@ -86,7 +93,20 @@ def probe(graph: Graph, kind: Kind, sizes: Sizes, seed: int, small: bool = False
             inputs.append(_floats(draw, floats, shape, value.dtype, large))
         else:
             inputs.append(_integers(draw, kind, shape, value.dtype, low, high))
-    return Probe(kind, sizes, inputs, [_moved(draw, array) for array in inputs])
+    return inputs
+
+
+def samples(graph: Graph, seed: int = 0) -> list[Array]:
+    """Ordinary inputs of a graph at the sizes that prices assume, with small integers."""
+    return _inputs(graph, np.random.default_rng(seed), Kind.ORDINARY, {}, small=True)
+
+
+def poisoned_outputs(graph: Graph, sizes: Sizes) -> list[Array]:
+    """Memory for results that says so if it is left as it is: floats are NaN."""
+    outputs = [np.empty(shape_at(value, sizes), value.dtype.numpy) for value in graph.outputs]
+    for output in outputs:
+        output.reshape(-1).view(np.uint8).fill(0xFF)
+    return outputs
 
 
 def evaluate_nearby(graph: Graph, one: Probe, expected: Sequence[Array]) -> list[Array]:

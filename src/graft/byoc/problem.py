@@ -62,6 +62,11 @@ class Flow:
     sizes: tuple[int, ...] = ()  # empty: no bytes
     name: str = ""
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The producer, if there is one, and the consumers."""
+        return self.consumers if self.producer is None else (self.producer, *self.consumers)
+
     def bytes_in(self, form: int) -> int:
         """Bytes in a form."""
         return self.sizes[form] if self.sizes else 0
@@ -96,8 +101,7 @@ class Problem:
         """Per node, the flows that it makes or reads."""
         result: list[list[int]] = [[] for _ in range(self.nodes)]
         for number, flow in enumerate(self.flows):
-            ends = flow.consumers if flow.producer is None else (flow.producer, *flow.consumers)
-            for node in dict.fromkeys(ends):
+            for node in dict.fromkeys(flow.ends):
                 result[node].append(number)
         return tuple(tuple(numbers) for numbers in result)
 
@@ -268,13 +272,32 @@ def accelerator_regions(problem: Problem, choice: Choice) -> dict[int, tuple[int
 
 
 def transfers(problem: Problem, sites: Sequence[int]) -> float:
-    """What carrying values between the nodes' sites takes."""
+    """The time of all transfers between the nodes' sites."""
     return sum(transfer(problem, flow, sites) for flow in problem.flows)
 
 
+def transfers_by_stage(problem: Problem, choice: Choice) -> dict[int, float]:
+    """The time of transfers by stage: those to the host count for the producer of a value, those
+    from the host for its first reader."""
+    forms = [problem.sites[site].form for site in site_of(problem, choice.options)]
+    seconds: dict[int, float] = {}
+    for flow in problem.flows:
+        produced = 0 if flow.producer is None else forms[flow.producer]
+        readers = {0: -1} if flow.leaves else {}
+        for node in sorted(flow.consumers, key=lambda node: choice.stages[node]):
+            readers.setdefault(forms[node], choice.stages[node])
+        readers.pop(produced, None)
+        times = [(stage, flow.bring[form]) for form, stage in readers.items() if form]
+        if readers and flow.producer is not None and produced:
+            times.append((choice.stages[flow.producer], flow.fetch[produced]))
+        for stage, time in times:
+            seconds[stage] = seconds.get(stage, 0.0) + time
+    return seconds
+
+
 def transfer(problem: Problem, flow: Flow, sites: Sequence[int]) -> float:
-    """What carrying one value costs: to the host from where it is made, then into every other
-    form in which it is read."""
+    """The time to transfer one value: from its producer to the host, then into every other form
+    in which it is read."""
     origin = 0 if flow.producer is None else problem.sites[sites[flow.producer]].form
     forms = {problem.sites[sites[node]].form for node in flow.consumers}
     forms |= {0} if flow.leaves else set()

@@ -1,10 +1,10 @@
-"""A region as a function: some nodes of a graph in, a closed graph of their own out."""
+"""Regions as functions: nodes of a graph in, a closed graph, its hash and its borders out."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +25,7 @@ def borders(nodes: Sequence[Node], graph: Graph) -> tuple[tuple[Value, ...], tup
     inside = set(nodes)
     produced = {value for node in nodes for value in node.outputs}
     read = dict.fromkeys(value for node in nodes for value in node.args if value not in produced)
-    inputs = tuple(value for value in read if not is_constant(value, graph))
+    inputs = tuple(value for value in read if value not in graph.constants)
     returned = set(graph.outputs)
     outputs = tuple(
         value
@@ -36,25 +36,17 @@ def borders(nodes: Sequence[Node], graph: Graph) -> tuple[tuple[Value, ...], tup
     return inputs, outputs
 
 
-def is_constant(value: Value, graph: Graph) -> bool:
-    """Whether a node `constant` makes the value."""
-    node = graph.producers.get(value)
-    return node is not None and node.op.name == "constant"
-
-
 def region_graph(nodes: Sequence[Node], graph: Graph, name: str = "region") -> Graph:
     """The closed graph of nodes in the order of the graph, with the constants that they read."""
     inputs, outputs = borders(nodes, graph)
     read = dict.fromkeys(value for node in nodes for value in node.args)
-    constants = [graph.producers[value] for value in read if is_constant(value, graph)]
+    constants = [graph.producers[value] for value in read if value in graph.constants]
     return closed_graph(name, inputs, (*constants, *nodes), outputs)
 
 
 def region_hash(graph: Graph, contents: bool = True) -> str:
-    """The same for regions that mean the same: names and places do not count.
-
-    Without `contents` constants count by type only, as they do for what a region costs.
-    """
+    """A hash that ignores names and source locations; without `contents`, constants count by type
+    only, as they do for the price of a region."""
     text = to_text(_anonymous(graph))
     digest = hashlib.sha256(text.text.encode())
     for name, array in sorted(text.constants.items()):
@@ -65,19 +57,18 @@ def region_hash(graph: Graph, contents: bool = True) -> str:
 
 
 def _anonymous(graph: Graph) -> Graph:
-    """The same graph with values named by position and without places."""
+    """The same graph with values named by position and without source locations."""
     numbers = itertools.count()
     return _renamed(graph, lambda _: f"v{next(numbers)}", lambda _: None, "region")
 
 
 def for_backend(region: Graph) -> Graph:
-    """The region as backends get it to compile: no name of the model's is left in it as it was.
+    """The region as backends compile it: names are safe to write into generated code.
 
-    Whoever writes code is tempted to write names into it, and a model's may be anything. Names of
-    values are distinct identifiers here, those of dims likewise, and those of nodes can stand in a
-    comment."""
+    Names of a model may be any text. Here those of values and dims are distinct identifiers, and
+    those in source locations can stand in a comment."""
     value_names = FreshNames()
-    symbols = sorted({name for value in _values(region) for name in symbols_in(value.type)})
+    symbols = sorted({name for value in region.values for name in symbols_in(value.type)})
     plain = FreshNames(name for name in symbols if name == identifier(name))
     odd = {name: symbol(plain(identifier(name))) for name in symbols if name not in plain}
     return _renamed(
@@ -86,12 +77,6 @@ def for_backend(region: Graph) -> Graph:
         _plain_location,
         identifier(region.name),
     )
-
-
-def _values(graph: Graph) -> Iterator[Value]:
-    yield from graph.inputs
-    for node in graph.nodes:
-        yield from node.outputs
 
 
 def _plain_location(location: Location | None) -> Location | None:
@@ -119,8 +104,7 @@ def _renamed(
     inputs = tuple(fresh(value) for value in graph.inputs)
     nodes = tuple(
         replace(
-            change_node(node, nested),
-            inputs=tuple(None if v is None else renamed[v] for v in node.inputs),
+            change_node(node, nested).on(renamed),
             outputs=tuple(fresh(value) for value in node.outputs),
             location=new_location(node.location),
         )

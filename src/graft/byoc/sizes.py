@@ -8,7 +8,7 @@ from graft.base.dims import AnyDim, Unknown, evaluate_dim, symbols_of
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import bytes_of
 
-# What an extent that no one knows before the run is taken for: neither 1 nor huge.
+# The value of extents that are known at run time only: neither 1 nor huge.
 ASSUMED_EXTENT = 100
 
 
@@ -35,15 +35,13 @@ def value_bytes(value: Value) -> int:
 
 
 def node_work(node: Node) -> Amounts:
-    """What a node does: multiply-accumulates, other operations, and bytes read and written.
-
-    Numbers whatever the shapes are: a symbol counts as 100."""
+    """Multiply-accumulates, other operations, and bytes read and written by a node; a symbol counts
+    as `ASSUMED_EXTENT`."""
     types = [None if value is None else value.type for value in node.inputs]
     work = node.op.work(node.attrs, types, [value.type for value in node.outputs])
     return Amounts(number(work.macs), number(work.flops), number(work.bytes))
 
 
 def constant_bytes(node: Node, graph: Graph) -> int:
-    """Bytes that a node asks of the place it runs on for good: the constants that it reads."""
-    constants = (v for v in dict.fromkeys(node.args) if v in graph.producers)
-    return sum(value_bytes(v) for v in constants if graph.producers[v].op.name == "constant")
+    """Bytes of the constants that a node reads, which stay in the memory of its device."""
+    return sum(value_bytes(v) for v in dict.fromkeys(node.args) if v in graph.constants)

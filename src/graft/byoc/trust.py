@@ -20,7 +20,7 @@ from graft.base.dtypes import Array, array_types
 from graft.base.errors import BackendError, CrashedError, GraftError
 from graft.byoc.contract import Backend, Runner
 from graft.byoc.measure import DEADLINE, bounded
-from graft.byoc.probe import Probe, Sizes, probe, probes, shape_at
+from graft.byoc.probe import Probe, Sizes, poisoned_outputs, probe, probes
 from graft.byoc.region import region_hash
 from graft.byoc.sizes import node_work
 from graft.byoc.tolerance import difference
@@ -133,10 +133,8 @@ class RegionCompiler:
                 continue
             trial, expected = legal
             nearby = _results(host, body, trial.nearby, trial.sizes)
-            results, kept = (
-                _poisoned_outputs(body, trial.sizes),
-                [array.copy() for array in trial.inputs],
-            )
+            results = poisoned_outputs(body, trial.sizes)
+            kept = [array.copy() for array in trial.inputs]
             self._run(backend, run, trial, results)
             if any(a.tobytes() != b.tobytes() for a, b in zip(trial.inputs, kept, strict=True)):
                 return "it writes over its inputs"
@@ -190,16 +188,8 @@ def _run(runner: Runner, inputs: Sequence[Array], outputs: Sequence[Array]) -> N
 
 
 def _results(host: Runner, body: Graph, inputs: Sequence[Array], sizes: Sizes) -> list[Array]:
-    outputs = _poisoned_outputs(body, sizes)
+    outputs = poisoned_outputs(body, sizes)
     deliver(host([array.copy() for array in inputs], outputs), outputs, "the host")
-    return outputs
-
-
-def _poisoned_outputs(body: Graph, sizes: Sizes) -> list[Array]:
-    """Memory for the results, with contents that no result has by chance."""
-    outputs = [np.empty(shape_at(value, sizes), value.dtype.numpy) for value in body.outputs]
-    for output in outputs:
-        output.reshape(-1).view(np.uint8)[...] = 0xFF  # NaN, where there is such a thing
     return outputs
 
 

@@ -15,7 +15,7 @@ from graft.base.names import shortened
 from graft.base.progress import Progress, Stage
 from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.executable import Settings
-from graft.byoc.explain import Explanation, NodeFacts, explain, nodes_like
+from graft.byoc.explain import Explanation, NodeFacts, explain
 from graft.byoc.explain_html import to_html
 from graft.byoc.explain_words import (
     SIMULATED,
@@ -204,8 +204,11 @@ def _subject(options: argparse.Namespace, tell: Progress) -> tuple[Optimized, st
 
 
 def named(explained: Explanation, name: str) -> NodeFacts:
-    """The node of that name; of several that an ONNX node became, the one with most work."""
-    nodes = nodes_like(explained, name)
+    """The node with that name, result, or ONNX node; of several nodes that an ONNX node became, the
+    one with most work."""
+    value = name.removeprefix("%")
+    nodes = [node for node in explained.nodes if node.name == name or value in node.outputs]
+    nodes = nodes or [node for node in explained.nodes if node.onnx == name]
     if nodes:
         return max(reversed(nodes), key=lambda node: node.macs)
     names = [one for node in explained.nodes for one in (node.name, node.onnx, *node.outputs)]

@@ -31,8 +31,7 @@ from graft.byoc.discover import Discovery, backend_named
 from graft.byoc.kit.conformance import broken_promises, conformance
 from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.synthesize import UnbuildableError, synthesize
-from graft.byoc.measure import sample
-from graft.byoc.probe import evaluate_nearby, probes
+from graft.byoc.probe import evaluate_nearby, probes, samples
 from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
@@ -148,7 +147,7 @@ def test_a_network_as_one_package(models_dir: Path) -> None:
     graph = optimize(import_model(models_dir / "resnet18.onnx"))
     program = mil.read_back(COREML.code(graph))
     check_weights(graph, program)
-    data = [sample(value, 1) for value in graph.inputs]
+    data = samples(graph, 1)
     results, own = mil.evaluate(program, data)
     assert own == {"conv", "linear", "max_pool", "reduce_mean"}
     exact = [np.asarray(item) for item in evaluate(graph, data)]

@@ -21,7 +21,7 @@ from graft.base.dims import Dim, symbol
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError, UserError
 from graft.byoc.executable import Settings
-from graft.byoc.measure import samples
+from graft.byoc.probe import samples
 from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate

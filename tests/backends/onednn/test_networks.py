@@ -14,7 +14,7 @@ from tests.backends.onednn.regions import Case, operators, refusals
 from graft.backends.host.backend import HostBackend
 from graft.backends.onednn.backend import OneDnn
 from graft.base.dtypes import Array
-from graft.byoc.measure import sample
+from graft.byoc.probe import samples
 from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
 from graft.ir.evaluate import evaluate
@@ -41,7 +41,7 @@ def test_resnet18_is_one_region_that_agrees_with_the_host() -> None:
         "pooling_forward",
         "matmul",
     ]
-    data = [sample(value, 1) for value in graph.inputs]
+    data = samples(graph, 1)
     found, wanted = empty(graph), empty(graph)
     OneDnn().runner(graph)(data, found)
     HostBackend().runner(graph)(data, wanted)
@@ -70,7 +70,7 @@ def block() -> tuple[Case, Graph]:
 def test_several_threads_at_once() -> None:
     _, graph = block()
     runner = OneDnn().runner(graph)
-    inputs = [sample(graph.inputs[0], seed) for seed in range(8)]
+    inputs = [samples(graph, seed)[0] for seed in range(8)]
     wanted = [np.asarray(evaluate(graph, [x])[0]) for x in inputs]
     failures: list[str] = []
 

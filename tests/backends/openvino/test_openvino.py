@@ -15,7 +15,7 @@ from graft.base.dtypes import DType
 from graft.base.errors import UserError
 from graft.byoc.candidates import find_candidates
 from graft.byoc.contract import HOST_BACKEND
-from graft.byoc.measure import sample
+from graft.byoc.probe import samples
 from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
@@ -36,7 +36,7 @@ def refusals(graph: Graph) -> list[str]:
 def test_networks_as_one_region_agree_with_the_host(name: str, models_dir: Path) -> None:
     graph = optimize(import_model(models_dir / f"{name}.onnx"))
     assert refusals(graph) == []
-    data = [sample(value, 1) for value in graph.inputs]
+    data = samples(graph, 1)
     found, wanted = ([np.empty((1, 1000), np.float32)] for _ in range(2))
     OpenVino().runner(graph)(data, found)
     HostBackend().runner(graph)(data, wanted)

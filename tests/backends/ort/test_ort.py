@@ -16,7 +16,7 @@ from graft.backends.ort.backend import Ort
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.candidates import find_candidates
 from graft.byoc.discover import Discovery, backend_named
-from graft.byoc.measure import sample
+from graft.byoc.probe import samples
 from graft.byoc.tolerance import difference
 from graft.frontends.onnx.importer import import_model
 from graft.ir.builder import Builder
@@ -53,7 +53,7 @@ QUANTIZED = """
 
 def test_a_network_as_one_region_agrees_with_the_host(models_dir: Path) -> None:
     graph = optimize(import_model(models_dir / "resnet18.onnx"))
-    data = [sample(value, 1) for value in graph.inputs]
+    data = samples(graph, 1)
     ours, theirs = ([np.empty((1, 1000), np.float32)] for _ in range(2))
     HostBackend().runner(graph)(data, ours)
     (theirs,) = [Ort(CPU).runner(graph)(data, [])]

@@ -37,7 +37,7 @@ from graft.byoc.kit import Report, conformance
 from graft.byoc.kit.recipes import RECIPES
 from graft.byoc.kit.report import ConformanceError
 from graft.byoc.kit.trial import attempt
-from graft.byoc.measure import static_shape
+from graft.byoc.probe import shape_at
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Node
 from graft.ir.parser import from_text
@@ -252,7 +252,7 @@ def test_symbolic_shapes_that_were_promised_and_do_not_run_are_found() -> None:
 
         def load(self, blob: bytes) -> Runner:
             region = self._regions[int(blob)]
-            shapes = [static_shape(value) for value in region.inputs]
+            shapes = [shape_at(value, {}) for value in region.inputs]
 
             def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
                 if [array.shape for array in inputs] != shapes:

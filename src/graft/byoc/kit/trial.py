@@ -25,7 +25,14 @@ from graft.byoc.candidates import find_candidates, placeable
 from graft.byoc.contract import Backend, Cost, Runner, declared
 from graft.byoc.discover import is_announced
 from graft.byoc.isolate import backend_of, pack_graph, reference_of, unpack_graph
-from graft.byoc.probe import Probe, evaluate_a_step_off, evaluate_nearby, probes, shape_at
+from graft.byoc.measure import DEADLINE
+from graft.byoc.probe import (
+    Probe,
+    evaluate_a_step_off,
+    evaluate_nearby,
+    poisoned_outputs,
+    probes,
+)
 from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
@@ -33,8 +40,6 @@ from graft.runtime.regions import deliver
 from graft.runtime.worker import Message, Worker
 
 T = TypeVar("T")
-
-DEADLINE = 60.0  # seconds for everything that is done with one graph
 
 # Operators whose results jump: a rounding error before them may become any difference after them.
 _JUMPS = frozenset(
@@ -249,7 +254,7 @@ def _calls(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
     before: tuple[list[Array], _Case] | None = None
     for case in (*cases, cases[0]):
         inputs = [np.array(array) for array in case.probe.inputs]
-        outputs = _poisoned_outputs(graph, case.probe)
+        outputs = poisoned_outputs(graph, case.probe.sizes)
         problem = _call(graph, runner, inputs, outputs)
         problem = problem or _written(graph, inputs, case.probe.inputs)
         problem = problem or _compared(graph, outputs, case)
@@ -273,14 +278,6 @@ def _call(graph: Graph, runner: Runner, inputs: list[Array], outputs: list[Array
     return ""
 
 
-def _poisoned_outputs(graph: Graph, probe: Probe) -> list[Array]:
-    """Memory for the results, with contents that no result has by chance."""
-    outputs = [np.empty(shape_at(value, probe.sizes), value.dtype.numpy) for value in graph.outputs]
-    for output in outputs:
-        output.reshape(-1).view(np.uint8).fill(0x5A)
-    return outputs
-
-
 def _written(graph: Graph, inputs: list[Array], originals: list[Array]) -> str:
     for value, array, original in zip(graph.inputs, inputs, originals, strict=True):
         if array.tobytes() != original.tobytes():
@@ -302,7 +299,7 @@ def _threads(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
         gate.wait()
         for attempt in range(4):
             case = cases[(number + attempt) % len(cases)]
-            outputs = _poisoned_outputs(graph, case.probe)
+            outputs = poisoned_outputs(graph, case.probe.sizes)
             problem = _call(graph, runner, [np.array(a) for a in case.probe.inputs], outputs)
             problem = problem or _compared(graph, outputs, case)
             if problem:
