@@ -23,9 +23,8 @@ from graft.backends.cuda.problem import CHUNK, Epilogue, Product, ProductSchedul
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import choose_schedule
 from graft.base.dtypes import Array, DType
-from graft.byoc.formats.buffers import Buffers, plan_offsets, row_major
+from graft.byoc.formats.buffers import Buffers, Strided, Tensors, plan_offsets, row_major, strided
 from graft.byoc.formats.storage import CHANNELS_LAST, Storage
-from graft.byoc.formats.tensors import Strided, Tensors, strided
 from graft.ir.graph import Graph, Node, Value, make_node
 from graft.ir.op import Kind
 from graft.ir.types import TensorType

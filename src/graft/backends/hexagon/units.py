@@ -15,8 +15,8 @@ from graft.backends.hexagon.hvx import Codes, Operand8, join_kernel, pointwise_k
 from graft.backends.hexagon.plan import LOWER, OTHERS, Planner
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
+from graft.byoc.formats.buffers import Tensors
 from graft.byoc.formats.integer_units import FREE, Coded, Unit, extents, looked_up
-from graft.byoc.formats.tensors import Tensors
 from graft.ir.graph import Value
 from graft.ir.types import TensorType
 from graft.loop.build import Term, cast

@@ -1,8 +1,9 @@
 """The buffers of a region's kernels while these are planned: a graph in, names and offsets out.
 
 Code generators that make kernels of tensor expressions derive their planners from `Buffers`. Values
-lie in named buffers in some storage (`storage.py`); where a kernel asks for another one, a kernel
-copies. In the end buffers that are never in use at the same time share memory of one arena.
+lie in named buffers in some storage (`storage.py`); where a kernel requires another storage, a
+kernel copies. In the end buffers that are never live at the same time share memory of one arena.
+`Tensors` are those of one kernel; `strided` tells whether movement is only a change of strides.
 """
 
 from __future__ import annotations
@@ -10,23 +11,29 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graft.base.dtypes import Array
+from graft.base.bounds import Range
+from graft.base.dtypes import Array, DType
+from graft.base.errors import UnsupportedError
 from graft.byoc.formats.integer_units import extents
 from graft.byoc.formats.storage import Storage
-from graft.byoc.formats.tensors import Tensors, strided
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Kind
-from graft.loop.ir import Const, Var
-from graft.loop.tensor import Tensor
+from graft.loop.default_schedule import inline_stages
+from graft.loop.index import polynomial
+from graft.loop.ir import Binary, BinaryKind, Cast, Const, Expr, Load, Var
+from graft.loop.ranges import Context
+from graft.loop.simplify import simplify
+from graft.loop.tensor import Reduce, Tensor, in_order
+from graft.ops.expression import Table, Unexpressed, by_index, express, number
 from graft.program.plan_memory import Lifetime, plan_arena
 
 
 class Buffers(ABC):
-    """Where values are while a region is planned, and the kernels of tensor expressions."""
+    """The buffers of values while a region is planned, and the kernels of tensor expressions."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -45,10 +52,10 @@ class Buffers(ABC):
 
     @abstractmethod
     def storage_for(self, value: Value) -> Storage:
-        """How a value that a kernel makes is best stored."""
+        """The best storage of a value that a kernel makes."""
 
     def constant(self, array: Array) -> str:
-        """The buffer of an array that is known; equal ones share it."""
+        """The buffer of a constant array; equal ones share it."""
         packed = np.ascontiguousarray(array)
         content = hashlib.sha256(packed.tobytes() + str((packed.shape, packed.dtype)).encode())
         name = self._names.setdefault(content.hexdigest(), f"constant{len(self._names)}")
@@ -74,7 +81,7 @@ class Buffers(ABC):
         return self.places[value][0]
 
     def require(self, value: Value, storage: Storage) -> str:
-        """The buffer of a value in some storage, copied there where it is not yet."""
+        """The buffer of a value in a storage, filled by a copy if need be."""
         name, now = self.located(value)
         if now.serves(storage):
             return name
@@ -87,8 +94,8 @@ class Buffers(ABC):
         return self._copies[value, storage]
 
     def view(self, nodes: Sequence[Node], only_rows: bool = False) -> bool:
-        """Whether nodes leave all elements where they are; the last one's value is then there as
-        well. With `only_rows` these have to follow one another as in the value."""
+        """Whether nodes leave all elements in place; the last one's value is then a view of their
+        buffer. With `only_rows` its elements have to be in row-major order there."""
         value, is_single = nodes[-1].outputs[0], len(nodes[-1].outputs) == 1
         is_movement = all(node.op.kind is Kind.INJECTIVE for node in nodes)
         source = strided(self, nodes, value) if is_single and is_movement else None
@@ -104,8 +111,8 @@ class Buffers(ABC):
         return True
 
     def express(self, nodes: Sequence[Node], values: Sequence[Value] = ()) -> None:
-        """Plan a kernel for each result of the last node that is read, or for some `values`; it
-        computes what it reads on its way."""
+        """Plan a kernel for each result of the last node that is read, or for some `values`; values
+        of the other nodes are inlined."""
         tensors, label = Tensors(self), "+".join(node.op.name for node in nodes)
         for position, node in enumerate(nodes):
             tensors.add(node, f"t{position}")
@@ -134,15 +141,15 @@ class Buffers(ABC):
 
 
 def row_major(value: Value) -> Storage:
-    """A value as it is."""
+    """Row-major storage of a value."""
     return Storage.row_major(value.dtype, extents(value))
 
 
 def plan_offsets(
     sizes: Mapping[str, int], uses: Iterable[Sequence[str]]
 ) -> tuple[dict[str, int], int]:
-    """Where buffers lie in one arena, and its size, by the buffers of each kernel in order.
-    Those without a size lie elsewhere."""
+    """Offsets of buffers in one arena and its size, by the buffers that each kernel uses, in order;
+    buffers without a size are not in it."""
     first, last = dict[str, int](), dict[str, int]()
     for step, names in enumerate(uses):
         for name in names:
@@ -152,3 +159,110 @@ def plan_offsets(
     arena = plan_arena([Lifetime(sizes[name], first[name], last[name]) for name in names])
     offsets = {name: offset for name, (_, offset) in zip(names, arena.offsets, strict=True)}
     return offsets, max((offsets[name] + sizes[name] for name in names), default=0)
+
+
+class Tensors:
+    """The tensors of one kernel: values as expressions, and the buffers that they stand on."""
+
+    def __init__(self, planner: Buffers) -> None:
+        self._planner = planner
+        self._tensors: dict[Value, Tensor] = {}
+        self.buffers: dict[str, str] = {}  # of inputs, by the tensor's name
+        self.inputs: list[Tensor] = []
+
+    def set(self, value: Value, tensor: Tensor) -> None:
+        self._tensors[value] = tensor
+
+    def get(self, value: Value) -> Tensor:
+        if value in self._tensors:
+            return self._tensors[value]
+        name, array = f"a{len(self._tensors)}", self._planner.literals.get(value)
+        if array is not None and array.size == 1 and array.dtype.kind in "fiub":
+            only, dtype = array.reshape(-1)[0].item(), value.dtype
+            tensor = by_index(name, array.shape, lambda *_: number(only, dtype))
+        else:
+            buffer, storage = self._planner.located(value)
+            memory = self._input(storage.input(name), buffer)
+            tensor = storage.view(f"{name}_value", memory, value.dtype)
+        self._tensors[value] = tensor
+        return tensor
+
+    def _input(self, tensor: Tensor, buffer: str) -> Tensor:
+        self.inputs.append(tensor)
+        self.buffers[tensor.name] = buffer
+        return tensor
+
+    def add(self, node: Node, prefix: str) -> None:
+        """Add the tensors of a node's results."""
+        inputs = [None if value is None else self.get(value) for value in node.inputs]
+        results = express(node, inputs, prefix)
+        if isinstance(results, Unexpressed):
+            raise UnsupportedError(results.reason)
+        for value, tensor in zip(node.outputs, results, strict=True):
+            self._tensors[value] = tensor
+
+    def complete(self, result: Tensor) -> list[Tensor]:
+        """All inputs of a result, tables included."""
+        read = [one for one in in_order([result]) if one.body is None]
+        for one in read:
+            if isinstance(one, Table):
+                self.buffers[one.name] = self._planner.constant(one.array)
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A value whose elements lie in a buffer at an offset, and strides of it along each axis."""
+
+    buffer: str
+    dtype: DType
+    offset: int
+    strides: tuple[int, ...]
+
+    def has_rows_of(self, dtype: DType, chunk: int) -> bool:
+        """Whether its rows are elements of a dtype side by side, and begin at whole chunks."""
+        steps = (self.offset, *self.strides[:-1])
+        return self.dtype is dtype and self.strides[-1] == 1 and not any(n % chunk for n in steps)
+
+    def order(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """The axes from the outermost one to the innermost, if nothing is in front or between."""
+        order = sorted(range(len(shape)), key=lambda axis: -self.strides[axis])
+        expected = 1
+        for axis in reversed(order):
+            if shape[axis] > 1 and self.strides[axis] != expected:
+                return None
+            expected *= shape[axis]
+        return None if self.offset else tuple(order)
+
+
+def strided(planner: Buffers, nodes: Sequence[Node], value: Value) -> Strided | None:
+    """What movement makes of a buffer, if that is no more than other strides."""
+    tensors = Tensors(planner)
+    for position, node in enumerate(nodes):
+        tensors.add(node, f"t{position}")
+    result = tensors.get(value)
+    inputs = tensors.complete(result)
+    if len(inputs) != 1 or any(isinstance(one.body, Reduce) for one in in_order([result])):
+        return None
+    body = inline_stages(inputs, result)[1][result.name].body
+    while isinstance(body, Cast):
+        body = body.value
+    if not isinstance(body, Load):
+        return None
+    extents = [int(one.value) for one in result.shape if isinstance(one, Const)]
+    ranges = {axis.name: Range(0, n - 1) for axis, n in zip(result.axes, extents, strict=True)}
+    return _linear(body, [axis.name for axis in result.axes], Context(ranges), tensors)
+
+
+def _linear(load: Load, axes: Sequence[str], context: Context, tensors: Tensors) -> Strided | None:
+    address: Expr = Const(0)
+    for index, extent in zip(load.indices, load.buffer.extents, strict=True):
+        address = Binary(BinaryKind.ADD, Binary(BinaryKind.MULTIPLY, address, extent), index)
+    total: dict[str, int] = dict.fromkeys(("", *axes), 0)
+    for monomial, coefficient in polynomial(simplify(address, context)).items():
+        name = monomial[0].name if len(monomial) == 1 else "" if not monomial else "?"
+        if name not in total:
+            return None
+        total[name] = coefficient
+    strides = tuple(total[axis] for axis in axes)
+    return Strided(tensors.buffers[load.buffer.name], load.buffer.dtype, total[""], strides)

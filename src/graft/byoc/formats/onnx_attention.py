@@ -1,6 +1,6 @@
 """`nn.attention` as ONNX nodes: two products and a softmax, which every opset and every peer has.
 
-ONNX's own Attention came with opset 23, and takes neither windows nor rows that see no key.
+ONNX's Attention exists since opset 23, and has neither windows nor rows that attend to no key.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def _attention(writer: Writer, node: Node) -> None:
     scores = _scores(writer, node, query, key)
     bias = _bias(writer, node)
     if bias is not None:
-        scores = _emit(writer, node, "biased", "Add", scores, bias)
+        scores = writer.add(node, "biased", "Add", scores, bias)
     weights = _softmax(writer, node, scores, bias)
     heads = _groups(node)
     if heads is None:
         writer.emit("MatMul", [weights, value.name], names(node.outputs))
         return
     grouped = _reshape(writer, node, "weights_by_group", weights, [*heads, extents(key)[2]])
-    product = _emit(writer, node, "result_by_group", "MatMul", grouped, value.name)
+    product = writer.add(node, "result_by_group", "MatMul", grouped, value.name)
     shape = writer.integers(node, "result_shape", extents(node.outputs[0]))
     writer.emit("Reshape", [product, shape], names(node.outputs))
 
@@ -49,7 +49,7 @@ def _check(node: Node) -> None:
 
 
 def _groups(node: Node) -> list[int] | None:
-    """Batch, key heads, and the queries that share each: None where no two heads share a key's."""
+    """Batch, key heads, and queries per key head; None if each head has keys of its own."""
     query, key = node.args[:2]
     if (query.tensor.shape or ())[1:2] == (key.tensor.shape or ())[1:2]:
         return None
@@ -59,7 +59,7 @@ def _groups(node: Node) -> list[int] | None:
 
 
 def _scores(writer: Writer, node: Node, query: Value, key: Value) -> str:
-    """Scaled products of queries and keys, bent into the bounds that the node sets."""
+    """Scaled products of queries and keys, with the node's softcap."""
     attrs, dtype = node.attrs, node.args[0].dtype.numpy
     scale = attrs.scale
     if scale is None:
@@ -68,26 +68,25 @@ def _scores(writer: Writer, node: Node, query: Value, key: Value) -> str:
             raise UnsupportedError("nn.attention: the size of a head is not known", node.location)
         scale = 1 / math.sqrt(size)
     factor = writer.constant(writer.name(node, "scale"), np.array(scale, dtype))
-    scaled = _emit(writer, node, "scaled", "Mul", query.name, factor)
+    scaled = writer.add(node, "scaled", "Mul", query.name, factor)
     heads = _groups(node)
     if heads is not None:
         scaled = _reshape(writer, node, "query_by_group", scaled, [*heads, extents(query)[3]])
-    transposed = writer.name(node, "key_transposed")
-    writer.emit("Transpose", [key.name], [transposed], perm=[0, 1, 3, 2])
-    scores = _emit(writer, node, "scores", "MatMul", scaled, transposed)
+    transposed = writer.add(node, "key_transposed", "Transpose", key.name, perm=[0, 1, 3, 2])
+    scores = writer.add(node, "scores", "MatMul", scaled, transposed)
     if heads is not None:
         shape = [*extents(query)[:3], extents(key)[2]]
         scores = _reshape(writer, node, "scores_by_head", scores, shape)
     if attrs.softcap == 0:
         return scores
     limit = writer.constant(writer.name(node, "softcap"), np.array(attrs.softcap, dtype))
-    relative = _emit(writer, node, "relative", "Div", scores, limit)
-    bent = _emit(writer, node, "bent", "Tanh", relative)
-    return _emit(writer, node, "capped", "Mul", bent, limit)
+    relative = writer.add(node, "relative", "Div", scores, limit)
+    bent = writer.add(node, "bent", "Tanh", relative)
+    return writer.add(node, "capped", "Mul", bent, limit)
 
 
 def _bias(writer: Writer, node: Node) -> str | None:
-    """What is added to scores: the mask, and minus infinity where a query does not see a key."""
+    """The bias of scores: the mask, and minus infinity where a query does not attend to a key."""
     attrs, dtype = node.attrs, node.args[0].dtype.numpy
     mask = node.inputs[3] if len(node.inputs) > 3 else None
     hidden = np.array(-np.inf, dtype)
@@ -103,47 +102,33 @@ def _bias(writer: Writer, node: Node) -> str | None:
     if mask.dtype is DType.BOOL:
         zero = writer.constant(writer.name(node, "zero"), np.array(0, dtype))
         out_of_sight = writer.constant(writer.name(node, "hidden"), hidden)
-        bias = _emit(writer, node, "mask", "Where", bias, zero, out_of_sight)
+        bias = writer.add(node, "mask", "Where", bias, zero, out_of_sight)
     if visible is not None:
         seen = writer.constant(writer.name(node, "visible"), visible)
         out_of_sight = writer.constant(writer.name(node, "hidden"), hidden)
-        bias = _emit(writer, node, "bias", "Where", seen, bias, out_of_sight)
+        bias = writer.add(node, "bias", "Where", seen, bias, out_of_sight)
     return bias
 
 
 def _softmax(writer: Writer, node: Node, scores: str, bias: str | None) -> str:
-    """Probabilities; a row that sees no key is all zeros, where a softmax alone gives NaN."""
+    """Probabilities; a row that attends to no key is all zeros, where a softmax alone gives NaN."""
     dtype, narrow = node.args[0].dtype, node.attrs.softmax_dtype
     converted = narrow not in (None, dtype)
     if converted:
-        scores = _cast(writer, node, "scores_cast", scores, narrow)
-    weights = writer.name(node, "weights")
-    writer.emit("Softmax", [scores], [weights], axis=-1)
+        scores = writer.add(node, "scores_cast", "Cast", scores, to=onnx_dtype(narrow))
+    weights = writer.add(node, "weights", "Softmax", scores, axis=-1)
     if converted:
-        weights = _cast(writer, node, "weights_cast", weights, dtype)
+        weights = writer.add(node, "weights_cast", "Cast", weights, to=onnx_dtype(dtype))
     if bias is None:
         return weights
     axes = writer.integers(node, "axes", [-1])
-    greatest = _emit(writer, node, "greatest", "ReduceMax", bias, axes)
+    greatest = writer.add(node, "greatest", "ReduceMax", bias, axes)
     hidden = writer.constant(writer.name(node, "hidden"), np.array(-np.inf, dtype.numpy))
-    blind = _emit(writer, node, "blind", "Equal", greatest, hidden)
+    blind = writer.add(node, "blind", "Equal", greatest, hidden)
     zero = writer.constant(writer.name(node, "zero"), np.array(0, dtype.numpy))
-    return _emit(writer, node, "seen", "Where", blind, zero, weights)
-
-
-def _emit(writer: Writer, node: Node, what: str, kind: str, *operands: str) -> str:
-    result = writer.name(node, what)
-    writer.emit(kind, operands, [result])
-    return result
+    return writer.add(node, "seen", "Where", blind, zero, weights)
 
 
 def _reshape(writer: Writer, node: Node, what: str, operand: str, shape: list[int]) -> str:
-    return _emit(
-        writer, node, what, "Reshape", operand, writer.integers(node, f"{what}_shape", shape)
-    )
-
-
-def _cast(writer: Writer, node: Node, what: str, operand: str, dtype: DType) -> str:
-    result = writer.name(node, what)
-    writer.emit("Cast", [operand], [result], to=onnx_dtype(dtype))
-    return result
+    target = writer.integers(node, f"{what}_shape", shape)
+    return writer.add(node, what, "Reshape", operand, target)

@@ -1,4 +1,4 @@
-"""How operators are written as ONNX nodes, where ONNX has no form of its own for them."""
+"""ONNX writers for operators that do not correspond to one ONNX node with equal attributes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _conv_transpose(writer: Writer, node: Node) -> None:
 
 
 def _pads(node: Node) -> list[int]:
-    """As much padding as windows reach, so that those are whole. Peers do not agree on how many
-    windows are cut off otherwise, nor on what a window of padding alone gives."""
+    """Padding up to the end of the last window, which makes all windows whole: peers disagree on the
+    number of partial windows, and on the result of a window of padding alone."""
     attrs, rank = node.attrs, len(node.attrs.strides)
     before, after = list(attrs.padding[:rank]), list(attrs.padding[rank:])
     if not (attrs.ceil_mode or any(attrs.padding)):
@@ -94,12 +94,12 @@ def _avg_pool(writer: Writer, node: Node) -> None:
     data = node.args[0].name
     counted = [min(pair) for pair in zip(attrs["pads"], node.attrs.padding, strict=True)]
     if node.attrs.count_include_pad and counted != attrs["pads"]:
-        # Padding counts, but not what is beyond it: so zeros are data, and what is beyond padding.
-        rank, more = len(attrs["strides"]), writer.name(node, "padded")
+        # Padding counts, but not what lies beyond it: the former becomes data, the latter padding.
+        rank = len(attrs["strides"])
         ends = [0, 0, *counted[:rank], 0, 0, *counted[rank:]]
-        writer.emit("Pad", [data, writer.integers(node, "pads", ends)], [more])
+        data = writer.add(node, "padded", "Pad", data, writer.integers(node, "pads", ends))
         beyond = [pad - own for pad, own in zip(attrs["pads"], counted, strict=True)]
-        data, attrs["pads"], attrs["count_include_pad"] = more, beyond, 0
+        attrs["pads"], attrs["count_include_pad"] = beyond, 0
     writer.emit("AveragePool", [data], names(node.outputs), **attrs)
 
 
@@ -111,8 +111,7 @@ def _prelu(writer: Writer, node: Node) -> None:
     name = slope.name
     if len(shape) < rank:
         target_shape = writer.integers(node, "shape", [1] * (rank - len(shape)) + shape)
-        name = writer.name(node, "slope")
-        writer.emit("Reshape", [slope.name, target_shape], [name])
+        name = writer.add(node, "slope", "Reshape", slope.name, target_shape)
     writer.emit("PRelu", [data.name, name], names(node.outputs))
 
 
@@ -123,8 +122,8 @@ def _bias_add(writer: Writer, node: Node) -> None:
     rank = len(data.tensor.shape or ())
     shape = [1] * rank
     shape[node.attrs.axis] = -1
-    target_shape, spread = writer.integers(node, "shape", shape), writer.name(node, "bias")
-    writer.emit("Reshape", [bias.name, target_shape], [spread])
+    target_shape = writer.integers(node, "shape", shape)
+    spread = writer.add(node, "bias", "Reshape", bias.name, target_shape)
     writer.emit("Add", [data.name, spread], names(node.outputs))
 
 
@@ -134,8 +133,7 @@ def _dense(writer: Writer, node: Node) -> None:
         writer.emit("Gemm", names(node.inputs), names(node.outputs), transB=1)
         return
     data, weight = node.args
-    transposed = writer.name(node, "weight")
-    writer.emit("Transpose", [weight.name], [transposed], perm=[1, 0])
+    transposed = writer.add(node, "weight", "Transpose", weight.name, perm=[1, 0])
     writer.emit("MatMul", [data.name, transposed], names(node.outputs))
 
 
@@ -147,9 +145,8 @@ def _batch_matmul(writer: Writer, node: Node) -> None:
         rank = len(value.tensor.shape or ())
         name = value.name
         if is_transposed and rank > 1:
-            name = writer.name(node, "turned")
             order = [*range(rank - 2), rank - 1, rank - 2]
-            writer.emit("Transpose", [value.name], [name], perm=order)
+            name = writer.add(node, "transposed", "Transpose", value.name, perm=order)
         operands.append(name)
     writer.emit("MatMul", operands, names(node.outputs))
 
@@ -190,12 +187,8 @@ def _reduce(writer: Writer, node: Node) -> None:
     inputs = names(node.inputs)
     if node.attrs.axes is not None:
         inputs.append(writer.integers(node, "axes", node.attrs.axes))
-    flags = {
-        "keepdims": int(node.attrs.keepdims),
-        "noop_with_empty_axes": int(
-            node.attrs.axes is not None and node.attrs.noop_with_empty_axes
-        ),
-    }
+    is_noop = node.attrs.axes is not None and node.attrs.noop_with_empty_axes
+    flags = {"keepdims": int(node.attrs.keepdims), "noop_with_empty_axes": int(is_noop)}
     writer.emit(_REDUCTIONS[node.op.name], inputs, names(node.outputs), **flags)
 
 
@@ -209,8 +202,8 @@ def reshape_to_type(writer: Writer, node: Node) -> None:
 
 
 def _target_shape(node: Node) -> list[int]:
-    """What ONNX calls the shape of a result: a symbolic extent is the operand's of the same axis,
-    or what is left over by all others."""
+    """The operand of Reshape for a result's shape: a symbolic extent is 0 if it is the operand's of
+    the same axis, else -1."""
     before, after = node.args[0].tensor.shape or (), node.output.tensor.shape or ()
     result = []
     for axis, dim in enumerate(after):
@@ -235,12 +228,11 @@ def _transpose(writer: Writer, node: Node) -> None:
 @writes("layout_transform")
 def _layout_transform(writer: Writer, node: Node) -> None:
     shape = tuple(extents(node.args[0]))
-    way = rearrangement(node.attrs.src_layout, node.attrs.dst_layout, shape)
-    split, _, result = way.extents
-    apart, transposed = f"{node.output.name}.apart", f"{node.output.name}.turned"
-    before = writer.integers(node, "apart_shape", split)
-    writer.emit("Reshape", [node.args[0].name, before], [apart], allowzero=1)
-    writer.emit("Transpose", [apart], [transposed], perm=list(way.axes))
+    change = rearrangement(node.attrs.src_layout, node.attrs.dst_layout, shape)
+    split, _, result = change.extents
+    before = writer.integers(node, "split_shape", split)
+    apart = writer.add(node, "split", "Reshape", node.args[0].name, before, allowzero=1)
+    transposed = writer.add(node, "transposed", "Transpose", apart, perm=list(change.axes))
     after = writer.integers(node, "shape", result)
     writer.emit("Reshape", [transposed, after], names(node.outputs), allowzero=1)
 
@@ -320,22 +312,16 @@ def _layer_norm(writer: Writer, node: Node) -> None:
     writer.emit("LayerNormalization", kept, names(node.outputs), **attrs)
 
 
-@writes("nn.instance_norm")
-def _instance_norm(writer: Writer, node: Node) -> None:
+@writes("nn.batch_norm", "nn.instance_norm")
+def _channel_norm(writer: Writer, node: Node) -> None:
+    is_batch = node.op.name == "nn.batch_norm"
     if node.attrs.axis != 1:
-        raise UnsupportedError("ONNX normalises instances of axis 1", node.location)
-    if (node.args[0].tensor.rank or 0) < 3:
+        what = "batches along" if is_batch else "instances of"
+        raise UnsupportedError(f"ONNX normalises {what} axis 1", node.location)
+    if not is_batch and (node.args[0].tensor.rank or 0) < 3:
         raise UnsupportedError("ONNX normalises instances that have pixels", node.location)
-    epsilon = node.attrs.epsilon
-    writer.emit("InstanceNormalization", names(node.inputs), names(node.outputs), epsilon=epsilon)
-
-
-@writes("nn.batch_norm")
-def _batch_norm(writer: Writer, node: Node) -> None:
-    if node.attrs.axis != 1:
-        raise UnsupportedError("ONNX normalises batches along axis 1", node.location)
-    epsilon = node.attrs.epsilon
-    writer.emit("BatchNormalization", names(node.inputs), names(node.outputs), epsilon=epsilon)
+    kind = "BatchNormalization" if is_batch else "InstanceNormalization"
+    writer.emit(kind, names(node.inputs), names(node.outputs), epsilon=node.attrs.epsilon)
 
 
 @writes("nn.lrn")

@@ -1,7 +1,7 @@
-"""How operators of whole models are written as ONNX nodes: those whose positions, extents or
-branches data decide on, and forms of others whose parameters are known at run time only.
+"""ONNX writers for whole models: data-dependent operators and control flow, and the forms of other
+operators whose parameters are known at run time only.
 
-Regions have none of these: memory for their results is set aside before they run.
+Regions have none of these: memory for their results is allocated before they run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def _parameter(writer: Writer, node: Node, name: str, dtype: DType = DType.INT64
     for position, operand in node.op.alternatives:
         given = node.inputs[position] if position < len(node.inputs) else None
         if operand == name and given is not None:
-            return given.name if given.dtype is dtype else _cast(writer, node, given, dtype)
+            if given.dtype is dtype:
+                return given.name
+            return writer.add(node, "cast", "Cast", given.name, to=onnx_dtype(dtype))
     value = getattr(node.attrs, name)
     if value is None:
         return ""
@@ -58,12 +60,6 @@ def _parameter(writer: Writer, node: Node, name: str, dtype: DType = DType.INT64
         reason = f"'{name}' of {node.op.name} depends on extents that are known at run time only"
         raise UnsupportedError(reason, node.location)
     return writer.constant(writer.name(node, name), np.array(value, dtype.numpy))
-
-
-def _cast(writer: Writer, node: Node, value: Value, dtype: DType) -> str:
-    name = writer.name(node, "cast")
-    writer.emit("Cast", [value.name], [name], to=onnx_dtype(dtype))
-    return name
 
 
 def _trimmed(inputs: Sequence[str]) -> list[str]:
@@ -90,10 +86,9 @@ def _broadcast_to(writer: Writer, node: Node) -> None:
 
 @writes("full", table=MODEL_WRITERS)
 def _full(writer: Writer, node: Node) -> None:
-    fill = node.args[0]
-    single = writer.name(node, "fill")
-    writer.emit("Reshape", [fill.name, writer.integers(node, "scalar", ())], [single])
-    writer.emit("Expand", [single, _parameter(writer, node, "shape")], names(node.outputs))
+    scalar = writer.integers(node, "scalar", ())
+    fill = writer.add(node, "fill", "Reshape", node.args[0].name, scalar)
+    writer.emit("Expand", [fill, _parameter(writer, node, "shape")], names(node.outputs))
 
 
 @writes("strided_slice", table=MODEL_WRITERS)
@@ -112,9 +107,8 @@ def _tile(writer: Writer, node: Node) -> None:
 
 @writes("topk", table=MODEL_WRITERS)
 def _topk(writer: Writer, node: Node) -> None:
-    attrs, count = node.attrs, writer.name(node, "count")
-    shape = writer.integers(node, "shape", (1,))
-    writer.emit("Reshape", [_parameter(writer, node, "k"), shape], [count])
+    attrs, shape = node.attrs, writer.integers(node, "shape", (1,))
+    count = writer.add(node, "count", "Reshape", _parameter(writer, node, "k"), shape)
     flags = {"largest": int(attrs.largest), "sorted": int(attrs.sorted)}
     inputs = [node.args[0].name, count]
     writer.emit("TopK", inputs, names(node.outputs), axis=attrs.axis, **flags)
@@ -224,8 +218,7 @@ def _nested(writer: Writer, graph: Graph, captures: Sequence[Value]) -> onnx.Gra
     nodes = []
     for node in graph.nodes:
         renamed |= {v: Value(writer.fresh(v.name), v.type) for v in node.outputs}
-        inputs = tuple(None if v is None else renamed[v] for v in node.inputs)
-        nodes.append(replace(node, inputs=inputs, outputs=tuple(renamed[v] for v in node.outputs)))
+        nodes.append(replace(node.on(renamed), outputs=tuple(renamed[v] for v in node.outputs)))
     results = tuple(renamed[value] for value in graph.outputs)
     inner = Writer(writer.table, writer.used_names)
     inner.write(Graph(graph.name, (*formal.values(), *captures), tuple(nodes), results))

@@ -1,5 +1,5 @@
-"""Writes ONNX graphs node by node; tables say which operator is written how: `WRITERS` in regions
-and models alike, `MODEL_WRITERS` in whole models, which also have operators that data decide in."""
+"""Writes ONNX graphs node by node, with a writer per operator: `WRITERS` for regions and models,
+`MODEL_WRITERS` for models alone, which may have data-dependent operators and control flow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from graft.base.dims import UNKNOWN, AnyDim
+from graft.base.dims import UNKNOWN
 from graft.base.dtypes import Array, DType
 from graft.base.errors import UnsupportedError
 from graft.frontends.onnx import lower  # noqa: F401  (fills the table of forms)
@@ -24,8 +24,8 @@ OPSET = 20
 
 @dataclass
 class Writer:
-    """The ONNX graph being written, with the table that its operators are in; `used_names` are
-    names that values have already."""
+    """An ONNX graph being written, and the writers of its operators; `used_names` are the names of
+    values so far."""
 
     table: Mapping[str, Write] = field(default_factory=lambda: WRITERS)
     used_names: set[str] = field(default_factory=set)
@@ -33,11 +33,11 @@ class Writer:
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
     def name(self, node: Node, what: str) -> str:
-        """A name for something that the region's graph has not, and that no value has."""
+        """An unused name for an ONNX value that has no counterpart in the graph."""
         return self.fresh(f"{node.outputs[0].name}.{what}")
 
     def fresh(self, name: str) -> str:
-        """A name like this one that no value has."""
+        """An unused name that begins with this one."""
         while name in self.used_names:
             name += "_"
         self.used_names.add(name)
@@ -46,6 +46,13 @@ class Writer:
     def emit(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -> None:
         """Add a node."""
         self.nodes.append(helper.make_node(kind, list(inputs), list(outputs), **attrs))
+
+    def add(self, node: Node, what: str, kind: str, *inputs: str, **attrs: Any) -> str:
+        """Add an ONNX node with one result of a new name, on the way to a node's results; gives
+        that name."""
+        result = self.name(node, what)
+        self.emit(kind, inputs, [result], **attrs)
+        return result
 
     def constant(self, name: str, array: Array) -> str:
         """Add a constant; gives its name."""
@@ -83,7 +90,7 @@ def write_form(form: OnnxForm) -> Write:
     return write
 
 
-# What the frontend lowers one to one is written the same way; decorators add the others.
+# Operators that the frontend imports one to one are written likewise; decorators add the others.
 WRITERS: dict[str, Write] = {name: write_form(FORMS.get(name)) for name in FORMS}
 
 
@@ -124,17 +131,14 @@ def described(value: Value) -> onnx.ValueInfoProto:
     kind = onnx_dtype(type_.dtype)
     shape = None
     if type_.shape is not None:
-        shape = [dim if isinstance(dim, int) else _dim_text(dim) for dim in type_.shape]
+        texts = (None if dim is UNKNOWN else str(dim) for dim in type_.shape)
+        shape = [d if isinstance(d, int) else t for d, t in zip(type_.shape, texts, strict=True)]
     return helper.make_tensor_value_info(value.name, kind, shape)
 
 
-def _dim_text(dim: AnyDim) -> str | None:
-    return None if dim is UNKNOWN else str(dim)
-
-
 def _biased_layers(region: Graph) -> dict[Node, Node]:
-    """By bias, the layer before it that ONNX has one operator for both with: peers run quantised
-    layers on integers in that form alone."""
+    """Layers by the bias behind them that becomes an operand of the same ONNX node: peers run
+    quantised layers on integers in that form only."""
     result: dict[Node, Node] = {}
     for node in region.nodes:
         layer = region.producers.get(node.args[0]) if node.op.name == "nn.bias_add" else None
@@ -152,5 +156,5 @@ _BIASED = ("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.dense")
 
 
 def _with_bias(layer: Node, bias: Node) -> Node:
-    """A layer with a third operand, which only writers understand."""
+    """A layer with its bias as a third operand, which only writers understand."""
     return replace(layer, inputs=(*layer.inputs, bias.args[1]), outputs=bias.outputs)

@@ -1,8 +1,7 @@
-"""Random calls of operators: the operand types that are fixed in, the rest of the call out.
+"""Random calls of operators: the types of existing operands in, a complete call out.
 
-A recipe gets the types of operands that exist already (None where it may choose) and gives types
-for the others, and attributes. It need not be right every time: what the operator's type rule
-refuses is thrown away and drawn anew.
+A recipe gets the types of operands that exist (None for those that it may choose), and draws types
+for the others and attributes. A call that the operator's type rule refuses is drawn again.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import Array, DType
+from graft.base.registry import Registry
 from graft.byoc.kit.draw import ODD_DTYPES, Draw
 from graft.ir.attrs import Number
 from graft.ir.op import Kind, Op
@@ -33,25 +33,19 @@ class Call:
 
 
 Recipe = Callable[[Draw, Op, Fixed], Call]
-RECIPES: dict[str, Recipe] = {}
-
-
-def recipe(*names: str) -> Callable[[Recipe], Recipe]:
-    """Register how operators of these names are called."""
-
-    def register(function: Recipe) -> Recipe:
-        for name in names:
-            if name in RECIPES:
-                raise ValueError(f"two recipes for {name}")
-            RECIPES[name] = function
-        return function
-
-    return register
+RECIPES: Registry[Recipe] = Registry("recipe")
+recipe = RECIPES.entry
 
 
 def call_of(draw: Draw, op: Op, fixed: Fixed) -> Call:
-    """A call of the operator on what is known; operators without a recipe get a guess."""
-    return RECIPES.get(op.name, _guess)(draw, op, fixed)
+    """A call of the operator on existing operands, by a guess if it has no recipe."""
+    draw_call = RECIPES.get(op.name) if op.name in RECIPES else _guess
+    return draw_call(draw, op, fixed)
+
+
+def given(fixed: Fixed, position: int = 0) -> TensorType | None:
+    """The type of an operand that exists."""
+    return fixed[position] if position < len(fixed) else None
 
 
 def extents(type_: TensorType) -> tuple[int, ...]:
@@ -60,10 +54,8 @@ def extents(type_: TensorType) -> tuple[int, ...]:
 
 
 def first(draw: Draw, fixed: Fixed, rank: int | None = None) -> TensorType:
-    """The first operand: what is there already, or something new."""
-    if fixed and fixed[0] is not None:
-        return fixed[0]
-    return TensorType(draw.dtype(), draw.shape(rank))
+    """The first operand, drawn unless it exists."""
+    return given(fixed) or TensorType(draw.dtype(), draw.shape(rank))
 
 
 def _guess(draw: Draw, op: Op, fixed: Fixed) -> Call:
@@ -125,10 +117,10 @@ def _broadcast(draw: Draw, data: TensorType) -> TensorType:
 
 @recipe("where")
 def _where(draw: Draw, op: Op, fixed: Fixed) -> Call:
-    padded = [*fixed, None, None, None][:3]
-    data = padded[1] or padded[2] or TensorType(draw.dtype(), draw.shape())
-    condition = padded[0] or TensorType(DType.BOOL, _broadcast(draw, data).shape)
-    return Call((condition, padded[1] or data, padded[2] or _broadcast(draw, data)))
+    condition, one, other = (given(fixed, position) for position in range(3))
+    data = one or other or TensorType(draw.dtype(), draw.shape())
+    condition = condition or TensorType(DType.BOOL, _broadcast(draw, data).shape)
+    return Call((condition, one or data, other or _broadcast(draw, data)))
 
 
 @recipe("nn.bias_add", "nn.prelu", "nn.batch_norm", "nn.instance_norm")
@@ -173,8 +165,7 @@ def _along_axis(draw: Draw, op: Op, fixed: Fixed) -> Call:
 
 @recipe("nn.dense")
 def _dense(draw: Draw, op: Op, fixed: Fixed) -> Call:
-    padded = [*fixed, None, None][:2]
-    data, weight = padded
+    data, weight = given(fixed, 0), given(fixed, 1)
     if data is None and weight is not None:
         data = TensorType(weight.dtype, (*draw.shape(draw.between(0, 3)), extents(weight)[-1]))
     data = data or TensorType(draw.dtype(), draw.shape(draw.among((1, 2, 2, 3, 4))))
@@ -192,5 +183,4 @@ def _batch_matmul(draw: Draw, op: Op, fixed: Fixed) -> Call:
         batch = draw.among(((), (1,) * len(batch), batch[1:]))
     b = (*batch, columns, depth) if flip_b else (*batch, depth, columns)
     attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
-    given_b = fixed[1] if len(fixed) > 1 else None
-    return Call((a, given_b or TensorType(a.dtype, b)), attrs)
+    return Call((a, given(fixed, 1) or TensorType(a.dtype, b)), attrs)

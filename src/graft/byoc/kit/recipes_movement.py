@@ -1,15 +1,20 @@
-"""Recipes of operators that move, cut or reduce: reshape, slice, concatenate, sum and their kin."""
+"""Recipes of data movement, reductions, operators along an axis, and those of integers alone."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from graft.base.dtypes import DType
+import numpy as np
+
+from graft.base.dtypes import Array, DType, dtype_of
 from graft.byoc.kit.draw import Draw
-from graft.byoc.kit.recipes import Call, Fixed, extents, first, recipe
+from graft.byoc.kit.recipes import Call, Fixed, extents, first, given, recipe
 from graft.ir.op import Op
 from graft.ir.types import TensorType
+
+_INTEGERS = (DType.INT32, DType.INT64, DType.INT8, DType.UINT8)
+_UNSIGNED = (DType.UINT8, DType.UINT32, DType.UINT64)
 
 
 @recipe("concatenate")
@@ -66,7 +71,7 @@ def _axes(draw: Draw, op: Op, fixed: Fixed) -> Call:
         return Call((data,), {"axes": tuple(draw.shuffled(range(rank)))})
     if op.name == "expand_dims":
         return Call((data,), {"axes": (draw.between(-rank - 1, rank),)})
-    if not (fixed and fixed[0] is not None):
+    if given(fixed) is None:
         data = TensorType(data.dtype, (*extents(data), 1))
     ones = [axis for axis, extent in enumerate(extents(data)) if extent == 1]
     return Call((data,), {"axes": tuple(ones[: draw.between(1, len(ones))])})
@@ -132,15 +137,14 @@ def _take(draw: Draw, op: Op, fixed: Fixed) -> Call:
     data = first(draw, fixed, draw.between(1, 3))
     rank = len(data.shape or ())
     axis = draw.between(-rank, rank - 1)
-    operand = fixed[1] if len(fixed) > 1 else None
-    indices = operand or TensorType(
+    indices = given(fixed, 1) or TensorType(
         draw.among((DType.INT64, DType.INT32)), draw.shape(draw.between(0, 2))
     )
     extent = extents(data)[axis]
     contents = {}
-    if operand is None and extent:
-        contents[1] = draw.array(DType.INT64, extents(indices)) % extent
-        contents[1] = contents[1].astype(indices.dtype.numpy)
+    if given(fixed, 1) is None and extent:
+        positions = draw.array(DType.INT64, extents(indices)) % extent
+        contents[1] = positions.astype(indices.dtype.numpy)
     return Call((data, indices), {"axis": axis}, contents)
 
 
@@ -148,3 +152,117 @@ def _take(draw: Draw, op: Op, fixed: Fixed) -> Call:
 def _cast(draw: Draw, op: Op, fixed: Fixed) -> Call:
     target = (DType.FLOAT32, DType.FLOAT16, DType.FLOAT64, DType.INT32, DType.INT64, DType.BOOL)
     return Call((first(draw, fixed),), {"dtype": draw.among(target)})
+
+
+@recipe("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "left_shift", "right_shift")
+def _integers(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    """Of one type; shifts by less than its width."""
+    operand = [*fixed, None, None][: len(op.operands)]
+    dtypes = _UNSIGNED if "shift" in op.name else _INTEGERS
+    data = next((one for one in operand if one is not None), None)
+    data = data or TensorType(draw.among(dtypes), draw.shape())
+    contents = {}
+    if "shift" in op.name and operand[1] is None:
+        contents[1] = (draw.array(DType.INT64, extents(data)) % 8).astype(data.dtype.numpy)
+    return Call(tuple(one or data for one in operand), {}, contents)
+
+
+@recipe("argmax", "argmin", "cumsum", "cumprod", "nn.lp_normalize")
+def _along(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = first(draw, fixed, draw.between(1, 4))
+    rank = len(data.shape or ())
+    axis = draw.between(-rank, rank - 1)
+    if op.name.startswith("arg"):
+        flags = {"keepdims": draw.chance(0.5), "select_last_index": draw.chance(0.3)}
+        return Call((data,), {"axis": axis, **flags})
+    if op.name == "nn.lp_normalize":
+        return Call((data,), {"axis": axis, "p": draw.between(1, 2)})
+    totals = {"exclusive": draw.chance(0.3), "reverse": draw.chance(0.3)}
+    return Call((data,), {"axis": axis, **totals})
+
+
+@recipe("topk")
+def _topk(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = first(draw, fixed, draw.between(1, 3))
+    rank = len(data.shape or ())
+    axis = draw.between(-rank, rank - 1)
+    count = draw.between(0, extents(data)[axis])
+    return Call((data,), {"k": count, "axis": axis, "largest": draw.chance(0.5)})
+
+
+@recipe("gather")
+def _gather(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    """Indices of the data's rank, inside of it."""
+    data = first(draw, fixed, draw.between(1, 3))
+    shape = list(extents(data))
+    axis = draw.between(0, len(shape) - 1)
+    extent, shape[axis] = shape[axis], draw.extent(5)
+    indices = draw.array(DType.INT64, tuple(shape)) % max(extent, 1)
+    return Call((data, _type_of(indices)), {"axis": axis}, {1: indices})
+
+
+@recipe("scatter_elements")
+def _scatter(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    """Indices inside of the data, each once: in which order they are written is not said."""
+    data = first(draw, fixed, draw.between(1, 3))
+    shape = list(extents(data))
+    axis = draw.between(0, len(shape) - 1)
+    positions = draw.shuffled(range(shape[axis]))[: draw.between(1, shape[axis])]
+    shape[axis] = len(positions)
+    column = [1] * len(shape)
+    column[axis] = len(positions)
+    indices = np.broadcast_to(np.array(positions, np.int64).reshape(column), shape)
+    updates = TensorType(data.dtype, tuple(shape))
+    return Call((data, _type_of(indices), updates), {"axis": axis}, {1: indices})
+
+
+@recipe("one_hot")
+def _one_hot(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    """Of indices from both ends, some outside."""
+    indices = draw.array(DType.INT64, draw.shape(draw.between(0, 3)))
+    values = draw.array(draw.dtype(), (2,))
+    depth = draw.extent(9)
+    return Call((_type_of(indices), _type_of(values)), {"depth": depth, "axis": -1}, {1: values})
+
+
+@recipe("depth_to_space", "space_to_depth")
+def _blocks(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    block = draw.between(1, 3)
+    batch, depth, height, width = draw.extent(3), draw.extent(4), draw.extent(5), draw.extent(5)
+    shape = (batch, depth * block**2, height, width)
+    attrs: dict[str, Any] = {"block_size": block}
+    if op.name == "space_to_depth":
+        shape = (batch, depth, height * block, width * block)
+    else:
+        attrs["mode"] = draw.among(("DCR", "CRD"))
+    return Call((given(fixed) or TensorType(draw.dtype(), shape),), attrs)
+
+
+@recipe("trilu")
+def _trilu(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = first(draw, fixed, draw.between(2, 4))
+    return Call((data,), {"k": draw.between(-3, 3), "upper": draw.chance(0.5)})
+
+
+@recipe("nn.rms_norm", "nn.group_norm")
+def _norm(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    if op.name == "nn.rms_norm":
+        data = first(draw, fixed, draw.among((2, 3)))
+        return Call((data, TensorType(data.dtype, extents(data)[-1:])), {"axis": -1})
+    groups = draw.between(1, 4)
+    shape = (draw.extent(3), groups * draw.between(1, 4), *draw.shape(2))
+    data = given(fixed) or TensorType(draw.dtype(), shape)
+    channels = TensorType(data.dtype, extents(data)[1:2])
+    return Call((data, channels, channels), {"num_groups": groups})
+
+
+@recipe("reverse_sequence")
+def _reverse(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    data = first(draw, fixed, draw.between(2, 3))
+    time, batch = extents(data)[:2]
+    lengths = draw.array(DType.INT64, (batch,)) % (time + 1)
+    return Call((data, _type_of(lengths)), {}, {1: lengths})
+
+
+def _type_of(array: Array) -> TensorType:
+    return TensorType(dtype_of(array.dtype), array.shape)

@@ -9,7 +9,7 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.byoc.kit.draw import Draw
-from graft.byoc.kit.recipes import RECIPES, Call, Fixed, extents, recipe
+from graft.byoc.kit.recipes import RECIPES, Call, Fixed, extents, given, recipe
 from graft.ir.op import Op
 from graft.ir.types import TensorType
 from graft.ops.mixed import HALVES, NIBBLES
@@ -20,7 +20,7 @@ _BYTES = (DType.INT8, DType.UINT8)
 @recipe("qnn.dequantize", "qnn.quantize")
 def _quantization(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """A scale and a zero point for everything, or one for each index of the first axes."""
-    operand = fixed[0] if fixed else None
+    operand = given(fixed)
     narrow, largest = draw.among(_BYTES), 1
     if op.name == "qnn.dequantize":
         data = operand or TensorType(narrow, draw.shape(draw.among((1, 2, 4))))
@@ -47,8 +47,8 @@ def _quantization(draw: Draw, op: Op, fixed: Fixed) -> Call:
 @recipe("qnn.conv1d", "qnn.conv2d", "qnn.conv3d", "qnn.dense")
 def _layer(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """The layer of that name on floats, with bytes instead, and a zero point of the data."""
-    data = fixed[0] if fixed else None
-    plain = RECIPES[op.name.replace("qnn.", "nn.")](draw, op, [data] if data is not None else [])
+    data = given(fixed)
+    plain = RECIPES.get(op.name.replace("qnn.", "nn."))(draw, op, [data] if data else [])
     shapes = [extents(type_) for type_ in plain.operands if type_ is not None]
     byte = data.dtype if data is not None else draw.among(_BYTES)
     types = (
@@ -63,8 +63,8 @@ def _layer(draw: Draw, op: Op, fixed: Fixed) -> Call:
 @recipe("mixed.conv1d", "mixed.conv2d", "mixed.conv3d", "mixed.dense")
 def _mixed_layer(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """The layer of that name on float32, by weights of 16 bits, on data of these or of float32."""
-    data = fixed[0] if fixed else None
-    plain = RECIPES[op.name.replace("mixed.", "nn.")](draw, op, [data] if data is not None else [])
+    data = given(fixed)
+    plain = RECIPES.get(op.name.replace("mixed.", "nn."))(draw, op, [data] if data else [])
     shapes = [extents(type_) for type_ in plain.operands if type_ is not None]
     half = data.dtype if data is not None and data.dtype in HALVES else draw.among(HALVES)
     dtype = data.dtype if data is not None else draw.among((half, DType.FLOAT32))
@@ -88,8 +88,7 @@ def _block_dense(draw: Draw, op: Op, fixed: Fixed) -> Call:
 @recipe("qnn.saturate")
 def _saturate(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """Floats to the nearest codes, with or without an offset."""
-    data = fixed[0] if fixed else None
-    data = data or TensorType(DType.FLOAT32, draw.shape(draw.among((1, 2, 4))))
+    data = given(fixed) or TensorType(DType.FLOAT32, draw.shape(draw.among((1, 2, 4))))
     types = (data, TensorType(DType.FLOAT32, ()))
     count = len(fixed) or draw.among((1, 2))
     offset = {1: np.rint(draw.array(DType.FLOAT32, ()) * 50)} if count > 1 else {}
@@ -99,13 +98,10 @@ def _saturate(draw: Draw, op: Op, fixed: Fixed) -> Call:
 @recipe("qnn.resize")
 def _resize(draw: Draw, op: Op, fixed: Fixed) -> Call:
     """An image of bytes, interpolated."""
-    plain = RECIPES["resize"](draw, op, [TensorType(draw.among(_BYTES), _image_of(draw))])
-    data = fixed[0] if fixed and fixed[0] is not None else plain.operands[0]
+    shape = draw.extent(3), draw.among((3, 16, 20)), draw.between(1, 9), draw.between(1, 9)
+    plain = RECIPES.get("resize")(draw, op, [TensorType(draw.among(_BYTES), shape)])
+    data = given(fixed) or plain.operands[0]
     return Call((data,), {**plain.attrs, "method": draw.among(("linear", "cubic"))})
-
-
-def _image_of(draw: Draw) -> tuple[int, ...]:
-    return draw.extent(3), draw.among((3, 16, 20)), draw.between(1, 9), draw.between(1, 9)
 
 
 @recipe("qnn.attention")

@@ -1,4 +1,4 @@
-"""Recipes of operators that sample images or signals, and of what puts windows together again."""
+"""Recipes of operators that sample images or signals, `col2im` and `einsum`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import numpy as np
 
 from graft.base.dtypes import DType
 from graft.byoc.kit.draw import Draw
-from graft.byoc.kit.recipes import Call, Fixed, extents, first, recipe
+from graft.byoc.kit.recipes import Call, Fixed, extents, first, given, recipe
 from graft.ir.op import Op
 from graft.ir.types import TensorType
 
 
 def _image(draw: Draw, fixed: Fixed) -> TensorType:
-    if fixed and fixed[0] is not None:
-        return fixed[0]
     shape = (draw.extent(3), draw.extent(5), draw.extent(9), draw.extent(9))
-    return TensorType(draw.dtype(), shape)
+    return given(fixed) or TensorType(draw.dtype(), shape)
 
 
 @recipe("resize")
@@ -45,7 +43,7 @@ def _grid_sample(draw: Draw, op: Op, fixed: Fixed) -> Call:
 @recipe("affine_grid")
 def _affine_grid(draw: Draw, op: Op, fixed: Fixed) -> Call:
     batch = draw.extent(3)
-    theta = (fixed[0] if fixed else None) or TensorType(draw.dtype(), (batch, 2, 3))
+    theta = given(fixed) or TensorType(draw.dtype(), (batch, 2, 3))
     size = (extents(theta)[0], draw.extent(3), draw.extent(7), draw.extent(7))
     return Call((theta,), {"size": size, "align_corners": draw.chance(0.5)})
 

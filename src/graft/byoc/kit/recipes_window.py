@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graft.byoc.kit.draw import Draw
-from graft.byoc.kit.recipes import Call, Fixed, extents, first, recipe
+from graft.byoc.kit.recipes import Call, Fixed, extents, given, recipe
 from graft.ir.op import Op
 from graft.ir.types import TensorType
 
@@ -20,8 +20,9 @@ def _rank(op: Op) -> int:
 
 
 def _image(draw: Draw, fixed: Fixed, rank: int) -> TensorType:
-    if fixed and fixed[0] is not None:
-        return fixed[0]
+    existing = given(fixed)
+    if existing is not None:
+        return existing
     spatial = tuple(draw.extent(13 if rank < 3 else 7) for _ in range(rank))
     batch = draw.among((1, 1, 2, 3))
     channels = draw.among((1, 2, 3, 4, 6, 8, 16))
@@ -57,8 +58,7 @@ def _convolution(draw: Draw, op: Op, fixed: Fixed) -> Call:
     kernel = tuple(draw.among((1, 2, 3, 3, 5)) for _ in range(rank))
     filters = groups * draw.among((1, 1, 2, 3, 5))
     weight = TensorType(data.dtype, (filters, channels // groups, *kernel))
-    operand = fixed[1] if len(fixed) > 1 else None
-    return Call((data, operand or weight), {**_windows(draw, rank), "groups": groups})
+    return Call((data, given(fixed, 1) or weight), {**_windows(draw, rank), "groups": groups})
 
 
 @recipe(*_TRANSPOSED)
@@ -84,6 +84,4 @@ def _pool(draw: Draw, op: Op, fixed: Fixed) -> Call:
         attrs["count_include_pad"] = draw.chance(0.4)
     if "lp" in op.name:
         attrs["p"] = draw.between(1, 3)
-    if fixed and fixed[0] is not None:
-        return Call((first(draw, fixed),), attrs)
     return Call((_image(draw, fixed, rank),), attrs)

@@ -1,7 +1,7 @@
-"""Makes a failing example small: a graph and a test in, a smaller graph that still fails out.
+"""Minimises failing examples: a graph and a test in, a smaller graph that still fails out.
 
-Nodes are dropped, extents shrink, attributes return to their defaults and constants become inputs,
-one step at a time, as long as the test holds. What the type rules refuse is not even tested.
+Step by step, nodes are dropped, extents shrink, attributes return to their defaults and constants
+become inputs, as long as the test holds. Graphs that type rules refuse are not tested.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ Fails = Callable[[Graph], bool]
 
 BUDGET = 15.0  # seconds
 _STEPS = 400  # tests of one example
+_UNCHANGED: Mapping[Any, Any] = MappingProxyType({})
 
 
 def shrink(graph: Graph, fails: Fails) -> Graph:
@@ -65,9 +66,7 @@ def _without_symbols(graph: Graph) -> Iterator[Graph]:
         (v, a) for v, shape in shapes.items() for a, d in enumerate(shape) if type(d) is not int
     ]
     for target in (1, 2, 3, 5) if axes else ():
-        shrunk = _rebuilt(graph, dict.fromkeys(axes, target), {})
-        if shrunk is not None:
-            yield shrunk
+        yield from rebuilt(graph, dict.fromkeys(axes, target))
 
 
 def _fewer_nodes(graph: Graph) -> Iterator[Graph]:
@@ -83,9 +82,7 @@ def _without_one(graph: Graph) -> Iterator[Graph]:
     for node in placeable(graph):
         for operand in dict.fromkeys(node.args):
             if len(node.outputs) == 1 and operand.type == node.output.type:
-                shrunk = _rebuilt(graph, {}, {}, passed={node.output: operand})
-                if shrunk is not None and placeable(shrunk):
-                    yield shrunk
+                yield from filter(placeable, rebuilt(graph, passed={node.output: operand}))
 
 
 def _fewer_outputs(graph: Graph) -> Iterator[Graph]:
@@ -96,9 +93,8 @@ def _fewer_outputs(graph: Graph) -> Iterator[Graph]:
 
 
 def _leaves(graph: Graph) -> list[Value]:
-    """Inputs and constants: whose types decide all others."""
-    constants = [node.output for node in graph.nodes if node.op.name == "constant"]
-    return [*graph.inputs, *constants]
+    """Inputs and constants, whose types determine all others."""
+    return [*graph.inputs, *graph.constants]
 
 
 def _sizes(graph: Graph) -> dict[tuple[Value, int], int]:
@@ -128,21 +124,16 @@ def _smaller_shapes(graph: Graph) -> Iterator[Graph]:
         least = min(sizes[key] for key in extents)
         for target in dict.fromkeys((1, 2, least // 2, least - 1)):
             if 0 < target < least:
-                shrunk = _rebuilt(graph, dict.fromkeys(extents, target), {})
-                if shrunk is not None:
-                    yield shrunk
+                yield from rebuilt(graph, dict.fromkeys(extents, target))
     for large, small in permutations(positions, 2):  # channels, and those of a group
         times, rest = divmod(sizes[large], sizes[small] or 1)
         if times > 1 and not rest and sizes[small] > 1:
             for target in dict.fromkeys((1, 2, sizes[small] - 1)):
-                shrunk = _rebuilt(graph, {large: times * target, small: target}, {})
-                if target < sizes[small] and shrunk is not None:
-                    yield shrunk
+                if target < sizes[small]:
+                    yield from rebuilt(graph, {large: times * target, small: target})
     for value in _leaves(graph):  # fewer axes
         if len(value.shape or ()) > 1:
-            shrunk = _rebuilt(graph, {}, {}, dropped=value)
-            if shrunk is not None:
-                yield shrunk
+            yield from rebuilt(graph, dropped=value)
 
 
 def _plainer_attrs(graph: Graph) -> Iterator[Graph]:
@@ -156,21 +147,19 @@ def _plainer_attrs(graph: Graph) -> Iterator[Graph]:
                     continue
                 reset = plainer == field.default
                 for sizes in ({}, *(_fitting(graph, now) if reset else ())):
-                    shrunk = _rebuilt(graph, sizes, {node: attrs})
-                    if shrunk is not None:
-                        yield shrunk
+                    yield from rebuilt(graph, sizes, {node: attrs})
 
 
-def _fitting(graph: Graph, old_node: Any) -> Iterator[dict[tuple[Value, int], int]]:
-    """Extents that may go with an attribute's default: divided by what it was, as channels are by
+def _fitting(graph: Graph, old: Any) -> Iterator[dict[tuple[Value, int], int]]:
+    """Extents to try with an attribute's default: divided by the old value, as channels are by
     groups, or a little larger, in place of padding."""
     sizes = _sizes(graph)
-    if type(old_node) is int and old_node > 1:
-        divisible = [key for key, size in sizes.items() if size and size % old_node == 0]
+    if type(old) is int and old > 1:
+        divisible = [key for key, size in sizes.items() if size and size % old == 0]
         for count in (1, 2, 3):
             for axes in combinations(divisible, count):
-                yield {key: sizes[key] // old_node for key in axes}
-    elif isinstance(old_node, tuple):
+                yield {key: sizes[key] // old for key in axes}
+    elif isinstance(old, tuple):
         for key, size in sizes.items():
             yield from ({key: size + more} for more in (1, 2))
 
@@ -189,23 +178,20 @@ def _plainer(now: Any, default: Any) -> Iterator[Any]:
 
 
 def _fewer_constants(graph: Graph) -> Iterator[Graph]:
-    for node in graph.nodes:
-        if node.op.name == "constant":
-            shrunk = _rebuilt(graph, {}, {}, opened=node.output)
-            if shrunk is not None:
-                yield shrunk
+    for value in graph.constants:
+        yield from rebuilt(graph, opened=value)
 
 
-def _rebuilt(
+def rebuilt(
     graph: Graph,
-    sizes: Mapping[tuple[Value, int], int],
-    attrs: Mapping[Node, Any],
+    sizes: Mapping[tuple[Value, int], AnyDim] = _UNCHANGED,
+    attrs: Mapping[Node, Any] = _UNCHANGED,
     dropped: Value | None = None,
     opened: Value | None = None,
-    passed: Mapping[Value, Value] = MappingProxyType({}),
-) -> Graph | None:
+    passed: Mapping[Value, Value] = _UNCHANGED,
+) -> Iterator[Graph]:
     """The graph with other extents, attributes, one axis less of a leaf, a constant made an input,
-    or a value replaced by another; None where its nodes do not take that."""
+    or a value replaced by another; nothing if a type rule refuses that."""
     builder = Builder(graph.name)
     shrunk: dict[Value, Value] = {}
 
@@ -229,9 +215,9 @@ def _rebuilt(
             names = [value.name for value in node.outputs]
             results = builder.add(node.op, inputs, attrs.get(node, node.attrs), names)
             shrunk.update(zip(node.outputs, results, strict=True))
-        return eliminate_dead_code(builder.build(*(shrunk[value] for value in graph.outputs)))
+        yield eliminate_dead_code(builder.build(*(shrunk[value] for value in graph.outputs)))
     except (GraftError, ValueError, IndexError, ArithmeticError):
-        return None
+        return
 
 
 def _leaf(builder: Builder, node: Node, shape: tuple[AnyDim, ...], opened: Value | None) -> Value:

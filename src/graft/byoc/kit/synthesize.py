@@ -1,8 +1,8 @@
-"""Graphs that a pattern matches: a pattern and chance in, a graph out.
+"""Random graphs that a pattern may match: patterns and random draws in, a graph out.
 
-A pattern is built from the leaves up: wildcards become inputs or constants once the operator that
-reads them has said of what type, and alternatives are drawn. What comes out need not match (a
-pattern may hold any condition): whoever asks tries again.
+A pattern is built from its leaves up: wildcards become inputs or constants of the types that the
+operator reading them requires, and alternatives are drawn. The graph need not match, as a pattern
+may contain any condition; the caller then draws again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, InternalError
 from graft.byoc.kit import (  # noqa: F401  they register recipes
-    recipes_axis,
     recipes_movement,
     recipes_quantized,
     recipes_sampling,
@@ -24,6 +23,7 @@ from graft.byoc.kit import (  # noqa: F401  they register recipes
 )
 from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.recipes import call_of
+from graft.byoc.kit.shrink import rebuilt
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.op import Op
@@ -66,40 +66,25 @@ def synthesize(patterns: Sequence[Pattern], draw: Draw) -> Graph:
 
 
 def with_symbols(graph: Graph, draw: Draw) -> Graph:
-    """The same graph for any extent of one axis; inputs whose first axes agree change together."""
+    """The graph with one axis made symbolic; inputs of the same extent there change together."""
     ranked = [value for value in graph.inputs if value.shape]
     if not ranked:
         raise UnbuildableError("there is no axis")
     chosen = draw.among(ranked)
     axis = 0 if draw.chance(0.7) else draw.between(0, len(chosen.shape or ()) - 1)
-    builder = Builder(graph.name)
-    fed_value: dict[Value, Value] = {}
-    extent = (chosen.shape or ())[axis]
-
-    def opened(value: Value) -> TensorType:
-        shape = list(value.shape or ())
-        if len(shape) > axis and shape[axis] == extent:
-            shape[axis] = symbol("n")
-        return TensorType(value.dtype, tuple(shape))
-
-    try:
-        for value in graph.inputs:
-            fed_value[value] = builder.input(value.name, opened(value))
-        for node in graph.nodes:
-            inputs = [None if value is None else fed_value[value] for value in node.inputs]
-            names = [value.name for value in node.outputs]
-            results = builder.add(node.op, inputs, node.attrs, names)
-            fed_value.update(zip(node.outputs, results, strict=True))
-        return builder.build(*(fed_value[value] for value in graph.outputs))
-    except (GraftError, IndexError, ValueError, ArithmeticError) as error:
-        raise UnbuildableError(str(error)) from error
+    extents = {value: (value.shape or ())[axis : axis + 1] for value in graph.inputs}
+    alike = [value for value, extent in extents.items() if extent == extents[chosen]]
+    opened = next(rebuilt(graph, {(value, axis): symbol("n") for value in alike}), None)
+    if opened is None:
+        raise UnbuildableError("a type rule refuses a symbolic axis")
+    return opened
 
 
 class _Maker:
     def __init__(self, draw: Draw) -> None:
         self.draw, self.builder = draw, Builder("example")
         self._values: dict[Pattern, Value] = {}
-        self._fed: list[Value] = []  # what open leaves are to be, in this order
+        self._fed: list[Value] = []  # values for the next open leaves, in this order
         self._read: set[Value] = set()
         # Scale, zero point and axis of what was quantised.
         self._parameters: dict[Value | None, tuple[list[Value | None], int]] = {}
@@ -137,8 +122,7 @@ class _Maker:
         raise InternalError(f"{type(pattern).__name__} is no operator's result")
 
     def dominated(self, pattern: Dominated) -> Value:
-        """The parent, one way or two from there over some nodes of the path, and the child on what
-        comes of them."""
+        """The parent, one or two chains of path nodes from it, and the child on their ends."""
         value = self.inner(pattern.parent)
         fed_value, ends = self._values, []
         for _ in range(self.draw.between(1, 2)):
@@ -190,7 +174,7 @@ class _Maker:
         return tuple(Wildcard() for _ in self._fed[:most])
 
     def _fixed(self, arg: Pattern) -> Value | None:
-        """The operand, where it exists before its reader is asked what it wants."""
+        """The operand, if it is known before its reader's call is drawn."""
         if _has_operator(arg):
             is_open = not self._fed and arg not in self._values and _is_dequantized_leaf(arg)
             return None if is_open else self.inner(arg)
@@ -208,7 +192,7 @@ class _Maker:
         return None
 
     def _dequantized(self, arg: Pattern, type_: TensorType, position: int) -> Value:
-        """A dequantised leaf of the shape that its reader asks for: weights that fit the data."""
+        """A dequantised leaf of the shape that its reader requires: weights that fit the data."""
         pattern = self.draw.among([one for one in _alternatives(arg) if isinstance(one, OpIs)])
         codes = TensorType(self.draw.among((DType.INT8, DType.UINT8)), type_.shape)
         self._leaf((pattern.args or ())[0], codes, position, None)
@@ -260,7 +244,7 @@ def _alternatives(pattern: Pattern) -> tuple[Pattern, ...]:
 
 
 def _is_dequantized_leaf(pattern: Pattern) -> bool:
-    """Whether a pattern is a dequantisation of what its reader may choose the shape of."""
+    """Whether a pattern is a dequantisation of a leaf, whose shape its reader may choose."""
     return all(
         isinstance(alternative, OpIs)
         and alternative.names == ("qnn.dequantize",)
