@@ -22,6 +22,7 @@ from graft.cli.options import (
     add_strict_import_argument,
     asked,
     check_placement,
+    flag,
     given,
     others_than_host,
     positive,
@@ -167,8 +168,7 @@ def _check_emit(options: argparse.Namespace) -> None:
         raise UsageError(f"--emit {options.emit} wants a backend beside the host", hint=hint)
     for name in ("save_plan", "measure", "fallback", "no_check", "verify", "accuracy"):
         if getattr(options, name):
-            shown = name.replace("_", "-")
-            raise UsageError(f"--{shown} is for saving a {SUFFIX} file, not for --emit")
+            raise UsageError(f"{flag(name)} is for saving a {SUFFIX} file, not for --emit")
     if options.emit == "plan" and options.plan is not None:
         raise UsageError("--emit plan chooses a plan, and --plan is one already")
 

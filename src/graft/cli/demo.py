@@ -19,7 +19,7 @@ from graft.byoc.partition import Partition
 from graft.cli.check.command import check
 from graft.cli.check.peer import Feeds, onnxruntime
 from graft.cli.compare import Tolerance
-from graft.cli.inputs import feed
+from graft.cli.inputs import feeds_of
 from graft.cli.report import (
     Block,
     Line,
@@ -214,7 +214,7 @@ def _check(walk: Walk, module: Module) -> Iterator[str]:
     except UserError as error:
         yield f"not checked: {error.message}. To have it: {error.hint}"
         return
-    feeds = {fed.value.name: fed.data for fed in feed(walk.graph, walk.inputs)}
+    feeds = feeds_of(walk.graph, walk.inputs)
 
     def run_module(_graph: Graph, feeds: Feeds) -> list[Data]:
         with status("running the module as placed"):
@@ -233,7 +233,7 @@ def _check(walk: Walk, module: Module) -> Iterator[str]:
 def _timing(
     walk: Walk, optimized: Optimized, module: Module, backend: Backend | None
 ) -> Iterator[str]:
-    feeds = {fed.value.name: fed.data for fed in feed(walk.graph, walk.inputs)}
+    feeds = feeds_of(walk.graph, walk.inputs)
     with status("compiling for the host alone") as tell:
         runs = {"host alone": partial(compile(optimized, report=tell).run, None, feeds)}
     if backend is not None:

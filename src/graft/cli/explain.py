@@ -44,6 +44,7 @@ from graft.cli.options import (
     add_pin_argument,
     add_shapes_argument,
     add_strict_import_argument,
+    flag,
     positive,
     shapes_of,
     targets,
@@ -148,7 +149,7 @@ def _explain_file(options: argparse.Namespace) -> int:
         *("target", "pin", "shapes", "html", "measure", "threads", "strict_import"),
         *("deadline", "isolation"),
     )
-    refuse_options({f"--{name.replace('_', '-')}": getattr(options, name) for name in about_models})
+    refuse_options({flag(name): getattr(options, name) for name in about_models})
     facts = FileFacts.of(options.model)
     if options.json:
         print_json(facts.to_json())

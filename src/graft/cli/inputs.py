@@ -1,9 +1,7 @@
-"""What a model is run on: files that the user names, and generated data for all other inputs.
+"""Inputs of a run: files that the user names, and generated data for all other inputs.
 
-In go a graph, or whatever else has inputs, and the options `--input`, `--dim` and `--seed`; out
-comes one value per input. A dim has one value throughout: given by `--dim`, by the shape of a
-file's array, or else 224 along an image and 1 elsewhere. Each generated input depends on the seed
-and its position only, not on what the others are.
+A symbolic dim has one value in all inputs: that of `--dim`, that of a file's array, or else 224
+along an image and 1 elsewhere. A generated input depends on the seed and its position only.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class InputFile:
 
 
 class Input(Protocol):
-    """What is fed: a value of a graph, or an input of a compiled file."""
+    """An input of a graph or of a compiled file."""
 
     @property
     def name(self) -> str: ...
@@ -52,7 +50,7 @@ class Input(Protocol):
 
 
 class Fillable(Protocol):
-    """What has inputs: a graph, or a compiled file."""
+    """A graph or a compiled file."""
 
     @property
     def inputs(self) -> Sequence[Input]: ...
@@ -65,13 +63,13 @@ class Fillable(Protocol):
 class InputData:
     """The data for one input and where they come from."""
 
-    value: Input
+    name: str
     data: Data
     origin: str
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that decide what a model is run on."""
+    """Declare the options that choose the inputs of a run."""
     parser.add_argument(
         "--input",
         dest="inputs",
@@ -115,8 +113,15 @@ def feed(
     ]
 
 
+def feeds_of(
+    graph: Fillable, options: argparse.Namespace, below: Mapping[str, int] | None = None
+) -> dict[str, Data]:
+    """The same by the inputs' names."""
+    return {one.name: one.data for one in feed(graph, options, below)}
+
+
 def data_type(data: Data) -> str:
-    """What data are: the type of a tensor, the length of a sequence."""
+    """The type of a tensor, or the length of a sequence, as text."""
     if isinstance(data, list):
         return f"sequence of {len(data)}"
     return str(TensorType(dtype_of(data.dtype), data.shape))
@@ -151,7 +156,7 @@ def _assumed(graph: Fillable, bindings: Mapping[str, int]) -> dict[str, int]:
     """Values for the other dims."""
     result: dict[str, int] = {}
     for value in graph.inputs:
-        type_ = value.type.element if isinstance(value.type, OptionalType) else value.type
+        type_ = _present_type(value)
         shape = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()
         is_image = len(shape) == _IMAGE_RANK and shape[1] in _COLOURS
         for axis, dim in enumerate(shape):
@@ -195,7 +200,7 @@ def _read_inputs(graph: Fillable, files: Sequence[InputFile]) -> Iterator[tuple[
                 raise UserError(f"the input '{name}' is given twice")
             names.add(name)
             value = values[name]
-            yield name, InputData(value, _fitting(value, arrays, file.path), str(file.path))
+            yield name, InputData(name, _fitting(value, arrays, file.path), str(file.path))
 
 
 def _by_input(file: InputFile) -> Iterator[tuple[str, Sequence[Array]]]:
@@ -207,8 +212,8 @@ def _by_input(file: InputFile) -> Iterator[tuple[str, Sequence[Array]]]:
 
 
 def _fitting(value: Input, arrays: Sequence[Array], path: Path) -> Data:
-    """A file's arrays as the data for an input, refused where its type does not allow them."""
-    type_ = value.type.element if isinstance(value.type, OptionalType) else value.type
+    """A file's arrays as the data for an input; an error if its type does not allow them."""
+    type_ = _present_type(value)
     if isinstance(type_, SequenceType) and isinstance(type_.element, TensorType):
         return [_converted(value, type_.element, array, path) for array in arrays]
     if not isinstance(type_, TensorType):
@@ -265,8 +270,8 @@ def _bindings(graph: Fillable, dims: Sequence[tuple[str, int]]) -> dict[str, int
 
 
 def _bind(value: Input, data: Data, bindings: dict[str, int]) -> None:
-    """Learn dims from the shape of given data."""
-    type_ = value.type.element if isinstance(value.type, OptionalType) else value.type
+    """Bind dims to the extents of given data."""
+    type_ = _present_type(value)
     if not isinstance(type_, TensorType) or type_.shape is None:
         return
     for dim, extent in zip(type_.shape, data.shape, strict=True):
@@ -283,7 +288,7 @@ def _generated(
 ) -> InputData:
     below = _INTEGERS_BELOW if bound is None else max(1, min(bound, _INTEGERS_BELOW))
     try:
-        data = _drawn(value.type, np.random.default_rng(seed), bindings, below)
+        data = _drawn(_present_type(value), np.random.default_rng(seed), bindings, below)
     except UserError as error:
         error.message = f"the input '{value.name}' {error.message}"
         error.hint = f"give it with --input {shlex.quote(f'{value.name}=FILE.npy')}"
@@ -291,14 +296,17 @@ def _generated(
     except (MemoryError, ValueError, OverflowError):
         message = f"the input '{value.name}' of {value.type} does not fit into memory"
         raise UserError(message, hint="try smaller dims") from None
-    return InputData(value, data, f"generated, seed {seed[0]}")
+    return InputData(value.name, data, f"generated, seed {seed[0]}")
+
+
+def _present_type(value: Input) -> Type:
+    """The type of an input that is given, if it is optional."""
+    return value.type.element if isinstance(value.type, OptionalType) else value.type
 
 
 def _drawn(
     type_: Type, generator: np.random.Generator, bindings: Mapping[str, int], below: int
 ) -> Data:
-    if isinstance(type_, OptionalType):
-        return _drawn(type_.element, generator, bindings, below)
     if isinstance(type_, SequenceType):
         items = range(_SEQUENCE_LENGTH)
         return [_drawn(type_.element, generator, bindings, below) for _ in items]
@@ -343,5 +351,5 @@ def _drawn_array(
 
 
 def _is_image(shape: Sequence[int]) -> bool:
-    """Whether it looks like a batch of pictures, on which normal noise would be no picture."""
+    """Whether the shape is that of a batch of images, which get pixels from 0 to 1."""
     return len(shape) == _IMAGE_RANK and shape[1] in _COLOURS and min(shape[2:]) >= 8

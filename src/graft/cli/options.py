@@ -17,8 +17,13 @@ class UsageError(UserError):
     """Options that contradict one another, or one that is missing."""
 
 
+def flag(name: str) -> str:
+    """An option as it is written on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
 def positive(text: str) -> int:
-    """The number that an option is set to, for argparse."""
+    """A positive whole number, for argparse."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"'{text}' is not a positive whole number")
     return int(text)
@@ -57,8 +62,7 @@ FALLBACKS = ("host", "error")
 VERIFICATIONS = ("sample", "always", "off")
 ISOLATIONS = ("none", "process")
 
-# What only makes sense where a backend other than the host is a target; the last ones also where a
-# compiled file has regions of one.
+# Options about backends other than the host; the former also apply to compiled files.
 ABOUT_RUNNING = ("verify", "deadline")
 _ABOUT_OTHERS = (
     *("pin", "plan", "save_plan", "measure", "fallback", "no_check", "isolation"),
@@ -108,7 +112,7 @@ def sizes(text: str) -> tuple[str, list[int]]:
 
 
 def shapes_of(options: argparse.Namespace) -> dict[str, list[int]]:
-    """What is asked with --shapes, by name."""
+    """The sizes of all --shapes options, by name."""
     result: dict[str, list[int]] = {}
     for name, numbers in options.shapes:
         result.setdefault(name, []).extend(numbers)
@@ -116,7 +120,7 @@ def shapes_of(options: argparse.Namespace) -> dict[str, list[int]]:
 
 
 def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare all of them."""
+    """Declare the options on placement."""
     add_shapes_argument(parser)
     group = parser.add_argument_group("placement")
     add = group.add_argument
@@ -146,7 +150,7 @@ def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_containment_arguments(parser: argparse._ActionsContainer) -> None:
-    """Declare what bounds the harm that an accelerator can do: of every command that asks one."""
+    """Declare the options that contain faults of accelerators."""
     parser.add_argument(
         "--deadline",
         metavar="S",
@@ -188,7 +192,7 @@ def others_than_host(options: argparse.Namespace) -> list[str]:
 def add_machine_argument(
     parser: argparse.ArgumentParser, names: Iterable[str], listed: str
 ) -> None:
-    """Whose code is made, of the `known` ones; `listed` says where a reader finds the names."""
+    """Declare --machine with these names; `listed` says where users find them."""
     parser.add_argument(
         "--machine",
         metavar="NAME",
@@ -198,19 +202,19 @@ def add_machine_argument(
 
 
 def refuse_machine_with_accelerator(options: argparse.Namespace) -> None:
-    """Refuse another machine's code beside backends that are measured on this one."""
+    """Refuse --machine beside backends that are measured on this machine."""
     if others_than_host(options) and options.machine is not None:
         raise UsageError("--machine is for the host alone: accelerators are priced on this machine")
 
 
 def given(options: argparse.Namespace) -> list[str]:
-    """The options on placement that were given, as they are written."""
+    """The options on placement that the command line contains."""
     names = ("target", "shapes", *_ABOUT_OTHERS)
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None)]
+    return [flag(name) for name in names if getattr(options, name, None)]
 
 
 def refuse_without_accelerator(options: argparse.Namespace) -> None:
-    """Refuse options that are about backends other than the host where there is none."""
+    """Refuse options about backends other than the host if there is none."""
     about_others = [name for name in given(options) if name not in ("--target", "--shapes")]
     if about_others and not others_than_host(options):
         raise UsageError(
@@ -231,8 +235,7 @@ def check_placement(options: argparse.Namespace) -> None:
         raise UsageError("--shapes is for native code", hint=f"leave out --target {REFERENCE}")
     for name in ("plan", "save_plan"):
         if options.shapes and getattr(options, name, None) is not None:
-            shown = name.replace("_", "-")
-            raise UsageError(f"--{shown} is for one plan, and --shapes makes one per variant")
+            raise UsageError(f"{flag(name)} is for one plan, and --shapes makes one per variant")
     if getattr(options, "plan", None) is not None:
         for name in ("pin", "measure"):
             if getattr(options, name):
@@ -240,7 +243,7 @@ def check_placement(options: argparse.Namespace) -> None:
 
 
 def asked(options: argparse.Namespace) -> dict[str, Any]:
-    """What `graft.compile` is asked, by parameter; all of it can be written as JSON."""
+    """Arguments of `graft.compile`, by parameter; JSON can hold all of them."""
     result: dict[str, Any] = {"target": options.target or [HOST]}
     if options.shapes:
         result["shapes"] = shapes_of(options)

@@ -1,7 +1,7 @@
-"""`graft run`: a model or a compiled file, and inputs, in; a summary of the outputs (and their
-files) out, on request with a profile.
+"""`graft run`: a model or a compiled file, and inputs, in; a summary of the outputs, their files,
+and a profile out.
 
-The compiler is imported when a model needs it, not for a file that has been compiled before.
+The compiler is imported for models only: a compiled file runs without it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ EXAMPLES = """\
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """An output, or one item of it, in a few figures; None where there are no numbers."""
+    """Statistics of an output or an item of it; None if it has no numbers."""
 
     name: str
     dtype: str
@@ -89,7 +89,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A run: what ran, what it was given, what it gave, and how long it took."""
+    """A run: what was run, its inputs and outputs, and the time it took."""
 
     runnable: Runnable
     inputs: Sequence[InputData]
@@ -181,7 +181,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     if options.profile and not runnable.is_native:
         raise UserError("profiling wants native code", hint="the reference evaluator runs it")
     inputs = feed(runnable, options, runnable.bounds)
-    feeds = {fed.value.name: fed.data for fed in inputs}
+    feeds = {fed.name: fed.data for fed in inputs}
     ready = time.perf_counter()
     running = status(f"running {options.model.name}")
     with running, spoken_warnings(), telling_sizes(runnable, options):
@@ -207,7 +207,7 @@ def _runnable(options: argparse.Namespace) -> Runnable:
     if is_compiled(options.model):
         return loaded(options.model, options.threads, options.verify, options.deadline)
     # lazy: it imports the compiler, which a compiled file does without
-    from graft.cli.run_model import compiled
+    from graft.cli.placement import compiled
 
     return compiled(
         options.model,
@@ -220,7 +220,7 @@ def _runnable(options: argparse.Namespace) -> Runnable:
 
 
 def described(name: str, data: Data) -> Iterator[Statistics]:
-    """Figures for a tensor; for each item of a sequence or map, or for nothing, likewise."""
+    """Statistics of a tensor, or of each item of a sequence or map."""
     if isinstance(data, list):
         for position, item in enumerate(data):
             yield from described(f"{name}[{position}]", item)
@@ -253,7 +253,7 @@ def _text(
     path: Path, outcome: Outcome, statistics: Sequence[Statistics], files: dict[str, Path]
 ) -> Iterator[Block]:
     yield f"{path} ({outcome.runnable.summary})"
-    inputs = [(fed.value.name, data_type(fed.data), fed.origin) for fed in outcome.inputs]
+    inputs = [(fed.name, data_type(fed.data), fed.origin) for fed in outcome.inputs]
     yield from section("Inputs", table(inputs) or ["none"])
     header = ("name", "type", "min", "mean", "max", "NaN")
     rows = [_row(one) for one in statistics]
@@ -284,7 +284,7 @@ def _json(
         "model": str(path),
         **outcome.runnable.facts,
         "inputs": [
-            {"name": fed.value.name, "type": data_type(fed.data), "origin": fed.origin}
+            {"name": fed.name, "type": data_type(fed.data), "origin": fed.origin}
             for fed in outcome.inputs
         ],
         "outputs": [

@@ -1,7 +1,7 @@
 """What `graft run` runs: a `.graft` file in; its inputs, its outputs and a way to call it out.
 
-A model that has just been compiled takes the same form (`run_model.py`). Nothing here knows the
-compiler: a file runs without it, and starts faster for that.
+`placement.py` makes the same of a model. This module does not import the compiler, so that files
+start faster.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False)
 class Runnable:
-    """A session, what it is fed, and what there is to say about it."""
+    """A session, its inputs, and facts about it."""
 
     session: Session
     inputs: Sequence[Input]
     input_symbols: frozenset[str]
     summary: str
-    readied: str  # how, and how long that took
-    facts: Mapping[str, Any]  # both of them for programs
+    readied: str  # "compiled in 2 s", or loaded
+    facts: Mapping[str, Any]  # the same for --json
     bounds: Mapping[str, int] = field(default_factory=dict)  # of inputs that are indices
 
     @property
@@ -104,7 +104,7 @@ class Runnable:
 
 
 def is_native(session: Session) -> bool:
-    """Whether a program is for a machine; the evaluator's is for none."""
+    """Whether a program has machine code; the evaluator's has none."""
     return bool(session.program.target.triple)
 
 
@@ -134,7 +134,7 @@ def type_of(value: Value) -> Type:
 
 
 def _named_type(words: str, shape: Sequence[Dim] | None, name: str) -> Type:
-    """The type that ONNX has these words for; what is in a sequence has no shape."""
+    """The type that ONNX writes like this; elements of a sequence have no shape."""
     kind, _, inner = words.removesuffix(")").partition("(")
     match kind:
         case "tensor":
@@ -151,14 +151,14 @@ def _named_type(words: str, shape: Sequence[Dim] | None, name: str) -> Type:
 
 
 def symbols_in_inputs(session: Session) -> set[str]:
-    """The symbols that the inputs' shapes give numbers to."""
+    """The symbols that the inputs' shapes bind."""
     dims = (dim for value in session.program.inputs for dim in value.shape or ())
     names = (bare_symbol(dim) for dim in dims)
     return {name for name in names if name is not None}
 
 
 def _steps(program: Program) -> dict[str, int]:
-    """How many steps an inference takes; where something is decided, those that come back to
+    """The steps of an inference; of a program whose sizes or steps depend on data, those in
     Python."""
     if decides(program):
         return {"python_steps": python_steps(general_block(program))}
@@ -188,8 +188,8 @@ def steps_text(program: Program) -> str:
 
 
 def python_steps(block: Block) -> int:
-    """How often an inference comes back to Python: of branches the one that does so more often, of
-    loops in one iteration."""
+    """The steps of an inference that run in Python: of branches, the larger number; of loops, those
+    of one iteration."""
     return sum(_python_steps(instruction) for instruction in block.instructions)
 
 

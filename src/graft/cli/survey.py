@@ -1,11 +1,10 @@
-"""What an ONNX model holds, without importing it: operators, parameters, obstacles.
-
-In goes a model that has been read; out come counts, and every node that keeps Graft from importing
-it. The importer itself stops at the first.
+"""Contents of an ONNX model without importing it: operators, parameters, and all nodes that prevent
+its import, of which the importer only reports the first.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,9 +63,7 @@ def parameters(source: Source) -> Parameters:
     """Initialisers, constants and weights drawn from seeds, taken together."""
     count = bits = 0
     for tensor in _tensors(source.model):
-        elements = 1
-        for extent in tensor.dims:
-            elements *= extent
+        elements = math.prod(tensor.dims)
         count += elements
         bits += elements * _bits(tensor.data_type)
     for weight in source.seeded.values():
@@ -88,7 +85,7 @@ def _bits(code: int) -> int:
     try:
         return dtype_from_onnx(code).bits
     except GraftError:
-        return 0  # the importer says what is wrong with it
+        return 0  # the importer reports it
 
 
 def obstacles(source: Source) -> list[Obstacle]:
@@ -98,7 +95,7 @@ def obstacles(source: Source) -> list[Obstacle]:
         look = _Look(source, local_functions(model, source.name))
         opsets = opset_versions(model.opset_import, Location(source.name), source.leniency)
     except GraftError:
-        return []  # no node is to blame; the importer says what is wrong
+        return []  # no single node is the cause; the importer reports it
     look.at_nodes(model.graph.node, "", opsets)
     source.leniency.locations.clear()  # the importer has told them
     return look.obstacles
@@ -173,11 +170,11 @@ def _in_import_order(nodes: Sequence[onnx.NodeProto], source: str) -> Sequence[o
     try:
         return in_order(nodes, source)
     except ModelError:
-        return nodes  # they form a cycle, which is what the importer says
+        return nodes  # they form a cycle, which the importer reports
 
 
 def index_bounds(graph: Graph) -> dict[str, int]:
-    """The least of the extents that each such input points into, where they are known."""
+    """By input that is an index, the least of the static extents that it indexes."""
     result: dict[str, int] = {}
     for value, extents in index_limits(graph).items():
         numbers = [extent for extent in extents if isinstance(extent, int)]

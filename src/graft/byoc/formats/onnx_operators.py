@@ -38,8 +38,8 @@ def _conv_transpose(writer: Writer, node: Node) -> None:
 
 
 def _pads(node: Node) -> list[int]:
-    """Padding up to the end of the last window, which makes all windows whole: peers disagree on the
-    number of partial windows, and on the result of a window of padding alone."""
+    """Padding up to the end of the last window, so that all are whole: peers disagree on the number
+    of partial windows, and on the result of a window of padding alone."""
     attrs, rank = node.attrs, len(node.attrs.strides)
     before, after = list(attrs.padding[:rank]), list(attrs.padding[rank:])
     if not (attrs.ceil_mode or any(attrs.padding)):

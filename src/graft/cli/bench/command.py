@@ -214,7 +214,7 @@ def compared(
         fewest = 2 if len(contenders) > 1 else 1
         result = _measured(ready, limits, path, threads, fewest)
         standings |= dict(_timed(standings, result, fewest))
-    inputs = [(fed.value.name, data_type(fed.data)) for fed in subject.inputs]
+    inputs = [(fed.name, data_type(fed.data)) for fed in subject.inputs]
     ordered = [standings[contender.name] for contender in contenders]
     return Comparison(
         path, inputs, ordered, len(result.rounds), result.seconds, disturbed=result.disturbed

@@ -51,7 +51,7 @@ def prepared(path: Path, options: argparse.Namespace, folder: Path) -> Subject:
     file = folder / "model.onnx"
     write_skeleton_filled(source.model, source.weights, source.seeded, file)
     feeds = [
-        (fed.value.name, write_data(folder, f"input-{position}", fed.data))
+        (fed.name, write_data(folder, f"input-{position}", fed.data))
         for position, fed in enumerate(inputs)
     ]
     return Subject(path, file, graph, inputs, feeds)

@@ -35,7 +35,7 @@ from graft.cli.compare import (
     in_expected_order,
     tolerance_of,
 )
-from graft.cli.inputs import add_input_arguments, feed, telling_sizes
+from graft.cli.inputs import add_input_arguments, feeds_of, telling_sizes
 from graft.cli.options import (
     UsageError,
     add_placement_arguments,
@@ -172,8 +172,7 @@ def _checked(options: argparse.Namespace) -> Verdict:
     with status(f"importing {options.model.name}"):
         source = read_model(options.model, strict=options.strict_import)
         graph = import_source(source)
-    feeds = {fed.value.name: fed.data for fed in feed(graph, options, index_bounds(graph))}
-
+    feeds = feeds_of(graph, options, index_bounds(graph))
     placements: list[Placement] = []
 
     def run(graph: Graph, feeds: Feeds) -> list[Data]:

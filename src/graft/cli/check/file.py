@@ -1,8 +1,8 @@
-"""`graft check` of a `.graft` file: the file and, where at hand, its model in, a verdict out.
+"""`graft check` of a `.graft` file: the file and possibly its model in, a verdict out.
 
-Without the model there is nothing to compare results with. What can be said then: all of the file
-is as it was written, it loads, it runs, and it gives the same twice. With the model, what it gives
-is compared with the reference evaluator on the graph as imported.
+Without the model, the check is that checksums match, and that the file loads, runs and gives the
+same results twice. With it, results are compared with the reference evaluator's on the imported
+graph.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from graft.base.compare import Difference
 from graft.base.errors import UserError
 from graft.cli.compare import compare, difference_figures, tolerance_of
-from graft.cli.inputs import feed, telling_sizes
+from graft.cli.inputs import feeds_of, telling_sizes
 from graft.cli.report import (
     Block,
     counted,
@@ -100,7 +100,7 @@ def _verdict(options: argparse.Namespace) -> FileVerdict:
     if graph is not None:
         _require_same(runnable, graph, options.against)
     bounds: Mapping[str, int] = {} if graph is None else index_bounds(graph)
-    feeds = {fed.value.name: fed.data for fed in feed(runnable, options, bounds)}
+    feeds = feeds_of(runnable, options, bounds)
     with status(f"running {path.name}"), spoken_warnings(), telling_sizes(runnable, options):
         result = [runnable.run(feeds) for _ in range(2)]
     expected: Sequence[Data] = result[0]

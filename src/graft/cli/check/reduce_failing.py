@@ -30,8 +30,8 @@ from graft.cli.arrays import save_outputs
 from graft.cli.check.peer import LARGEST_IN_MEMORY, Peer, onnxruntime
 from graft.cli.check.reduce import Case, Trials, element, reduce_case
 from graft.cli.compare import Tolerance, compare, in_expected_order, tolerance_of
-from graft.cli.inputs import InputFile, feed
-from graft.cli.options import UsageError, asked
+from graft.cli.inputs import InputFile, feeds_of
+from graft.cli.options import UsageError, asked, flag
 from graft.cli.placement import same_placement
 from graft.cli.report import Block, Line, counted, section
 from graft.cli.survey import index_bounds, parameters
@@ -125,8 +125,7 @@ def reduce_failing(
     drawing = next((node for node in graph.walk() if not node.op.pure), None)
     if drawing is not None:
         raise UserError(f"%{drawing.output.name} draws random numbers, which never agree")
-    fed = feed(graph, options, index_bounds(graph))
-    case = Case(filled_model(source), {one.value.name: one.data for one in fed})
+    case = Case(filled_model(source), feeds_of(graph, options, index_bounds(graph)))
     out = _default(options.model) if options.reduce == Path() else options.reduce
     out.parent.mkdir(parents=True, exist_ok=True)  # before the work, not after
     judge = _judge(options, case)
@@ -291,10 +290,9 @@ def _without_files(case: Case, judge: Judge, options: argparse.Namespace) -> Cas
         return None
     bare = argparse.Namespace(inputs=[], dims=[], seed=options.seed)
     try:
-        fed = feed(graph, bare, index_bounds(graph))
+        generated = Case(case.model, feeds_of(graph, bare, index_bounds(graph)))
     except UserError:
         return None
-    generated = Case(case.model, {one.value.name: one.data for one in fed})
     return generated if judge.fails(generated) else None
 
 
@@ -342,5 +340,5 @@ def command_line(options: argparse.Namespace) -> list[str]:
         value = getattr(options, name)
         words += [] if value is None else [f"--{name}", str(value)]
     for name in ("no_check", "measure", "strict_import"):
-        words += [f"--{name.replace('_', '-')}"] if getattr(options, name) else []
+        words += [flag(name)] if getattr(options, name) else []
     return words
