@@ -34,10 +34,10 @@ from graft.byoc.precision import (
     error_of,
     pareto_front,
     uniform,
+    unit_seconds,
 )
 from graft.byoc.probe import samples
 from graft.byoc.sizes import number
-from graft.byoc.unit_times import unit_seconds
 from graft.ir.graph import Graph, Value
 from graft.ir.op import bytes_of
 from graft.program.program import Target

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graft.byoc.contract import Cost
-from graft.byoc.unit_times import unit_seconds
+from graft.byoc.precision import unit_seconds
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor

@@ -14,8 +14,7 @@ from graft.ir.graph import Node
 from graft.ir.types import tensor
 from graft.ops.conv import convolve
 from graft.quantize.moments import Blocks, Moments
-from graft.quantize.rounding import compensated
-from graft.quantize.weights import quantize_weight
+from graft.quantize.weights import compensated, quantize_weight
 
 
 def layer(weight: Array, *shape: int, **attrs: object) -> Node:

@@ -1,12 +1,16 @@
 """The exact choice of precisions: times and errors of units in, the precision of each out.
 
-Placement's own problem (`problem.py`) with a site per precision: minimise the time of all units,
-plus what values cost that are read in several forms, subject to a limit on the sum of squared
-relative errors, which is how independent errors add up. A value that several units read is a node
-of its own, which writes it in one form for nothing; every further form is a conversion.
+It is a placement problem (`problem.py`) with a site per precision: minimise the time of all units
+and conversions, subject to a limit on the sum of squared relative errors (independent errors add up
+in squares). A value that several units read is a node of its own, which is free in one form; every
+further form is a conversion.
 
-Where there are accelerators, the whole graph is placed and the sites of the host's precisions are
-beside theirs, so that a unit is a choice among pairs of a backend and a precision.
+With accelerators, the whole graph is placed, and the host's precisions are additional sites, so
+that each unit gets a pair of a backend and a precision.
+
+Times of units come from times of kernels (`unit_seconds`). A kernel may compute several units, as
+for inverted residuals: its time is that of the last one, and does not tell what another precision
+of one of them would gain.
 """
 
 from __future__ import annotations
@@ -16,7 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graft.byoc.choose import choose
+from graft.byoc.contract import Cost
 from graft.byoc.problem import Flow, Option, Problem, Site, site_of
+from graft.byoc.sizes import node_work
+from graft.ir.graph import Graph
+from graft.quantize.units import Unit
 
 FLOAT = "float32"
 TIME_LIMIT = 10.0  # seconds; a network has some hundreds of units, which take a fraction of one
@@ -30,14 +38,14 @@ class UnitOption:
     error: float = 0.0
 
 
-# What a unit may be, by precision; the first is what it is anyway, without an error.
+# The options of a unit by precision; the first is its current one, without an error.
 UnitCosts = Mapping[str, UnitOption]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedValue:
-    """A value that several units read: `seconds` are spent on every conversion between float and
-    another form."""
+    """A value that several units read; every conversion between float and another form takes
+    `seconds`."""
 
     readers: tuple[int, ...]
     seconds: float
@@ -45,8 +53,8 @@ class SharedValue:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The precision of each unit, the predicted time and squared error; no choice within the same
-    limit takes less than `bound` seconds."""
+    """The precision of each unit, the predicted time and squared error, and a lower bound on the
+    time of any choice within the same limit."""
 
     precisions: tuple[str, ...]
     seconds: float
@@ -55,7 +63,7 @@ class Choice:
 
     @property
     def changed(self) -> frozenset[int]:
-        """The units by number that are not what they are anyway."""
+        """The numbers of units in another precision than float."""
         return frozenset(n for n, one in enumerate(self.precisions) if one != FLOAT)
 
 
@@ -107,8 +115,8 @@ class PlacedUnits:
     rate: float
 
     def choose(self, units: Sequence[UnitCosts], limit: float) -> Choice:
-        """The precision of each unit that is best together with who runs what: a unit that another
-        backend runs stays as it is."""
+        """The best precisions together with the placement; units that another backend runs stay in
+        float."""
         problem = self.problem(units, limit)
         solved = choose(problem, time_limit=TIME_LIMIT)
         sites, first = site_of(problem, solved.options), len(self.placement.sites)
@@ -151,7 +159,7 @@ class PlacedUnits:
 
 
 def uniform(units: Sequence[UnitCosts], shared: Sequence[SharedValue], precision: str) -> Choice:
-    """Every unit that can be in one precision, which says nothing of other choices."""
+    """The choice of one precision for all units that may have it; its bound is minus infinity."""
     precisions = tuple(precision if precision in unit else FLOAT for unit in units)
     totals = seconds_of(units, shared, precisions), error_of(units, precisions)
     return Choice(precisions, *totals, -math.inf)
@@ -165,8 +173,7 @@ def error_of(units: Sequence[UnitCosts], precisions: Sequence[str]) -> float:
 def seconds_of(
     units: Sequence[UnitCosts], shared: Sequence[SharedValue], precisions: Sequence[str]
 ) -> float:
-    """The predicted time of a choice; of two narrow forms, one is made of the other by way of
-    float."""
+    """The predicted time of a choice; one narrow form is converted to another by way of float."""
     total = sum(unit[one].seconds for unit, one in zip(units, precisions, strict=True))
     for value in shared:
         forms = {precisions[reader] for reader in value.readers}
@@ -176,10 +183,64 @@ def seconds_of(
 
 
 def pareto_front(choose_within: Callable[[float], Choice], limits: Sequence[float]) -> list[Choice]:
-    """The choices within some limits that no other is better than in both time and error."""
+    """The Pareto front, in time and error, of the choices within some limits."""
     choices = sorted(map(choose_within, limits), key=lambda choice: (choice.error, choice.seconds))
     front: list[Choice] = []
     for choice in choices:
         if not front or choice.seconds < front[-1].seconds:
             front.append(choice)
     return front
+
+
+# Suffixes of the values that replace a node's value in other precisions.
+_ENDINGS = ("", "_quantized", "_rounded", "_scores", "_scaled", "_shares", "_shares_quantized")
+
+
+def unit_seconds(
+    graph: Graph, units: Sequence[Unit], costs: Mapping[str, Cost]
+) -> tuple[list[float], list[tuple[int, int]]]:
+    """The time of each unit of a graph, and pairs of units of which the first is computed in the
+    kernel of the second. Units of one kernel share its time in proportion to their operations;
+    units without a kernel take 0."""
+    seconds = [_own_seconds(unit, costs) for unit in units]
+    fused = _fused_pairs(graph, units, seconds)
+    kernels: dict[int, list[int]] = {}
+    for position in range(len(units)):
+        kernels.setdefault(_end(fused, position), []).append(position)
+    for last, members in kernels.items():
+        works = {member: _operations(units[member]) for member in members}
+        whole, total = seconds[last], max(sum(works.values()), 1)
+        if len(members) > 1:
+            for member in members:
+                seconds[member] = whole * works[member] / total
+    return seconds, sorted(fused.items())
+
+
+def _own_seconds(unit: Unit, costs: Mapping[str, Cost]) -> float:
+    """The time of the kernels that make a unit's values."""
+    names = {f"{node.output.name}{ending}" for node in unit.nodes for ending in _ENDINGS}
+    return sum(costs[name].seconds for name in names if name in costs)
+
+
+def _fused_pairs(graph: Graph, units: Sequence[Unit], seconds: Sequence[float]) -> dict[int, int]:
+    """By unit without a time, the unit that alone reads its result."""
+    readers = {unit.anchor: position for position, unit in enumerate(units)}
+    pairs = {}
+    for position, unit in enumerate(units):
+        users = graph.users.get(unit.output, [])
+        if not seconds[position] and len(users) == 1 and users[0] in readers:
+            pairs[position] = readers[users[0]]
+    ends = {position for position in pairs.values() if position not in pairs}
+    timed = {position for position in ends if seconds[position]}
+    return {one: after for one, after in pairs.items() if _end(pairs, one) in timed}
+
+
+def _end(pairs: Mapping[int, int], position: int) -> int:
+    while position in pairs:
+        position = pairs[position]
+    return position
+
+
+def _operations(unit: Unit) -> int:
+    work = node_work(unit.anchor)
+    return work.macs + work.flops

@@ -1,16 +1,16 @@
-"""Equalises channels across layers: a graph and what its channels hold in, an equal graph out.
+"""Equalises channels across layers: a graph and statistics of its channels in, an equal graph out.
 
-An activation has one scale for all of its channels, so that small channels get few levels. Where a
-layer's results only pass activations and pooling that scale with them on the way to other layers,
-channels are made larger in the one and smaller weights make up for it in the others (Nagel et al.,
-arXiv 1906.04721); normalisations before a layer likewise (arXiv 2211.10438). How far is decided by
-the error that both sides' roundings then add, and nothing changes where that gains little.
+An activation has one scale for all of its channels, so that small channels get few levels. If only
+activations and pooling that scale with their operand lie between a layer and its readers, channels
+are scaled up in the former, and weights down in the latter (Nagel et al., arXiv 1906.04721);
+normalisations before a layer likewise (arXiv 2211.10438). The factors minimise the error that
+rounding adds on both sides; a link that gains little is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.quantize.scheme import Scheme
 from graft.quantize.units import Unit, channel_axis, constants_of
 
-# A multiple of the operand gives that multiple of the result, whatever positive number it is.
+# f(k·x) = k·f(x) for every positive k.
 SCALING = ("nn.relu", "nn.leaky_relu")
 POOLING = tuple(f"nn.{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3))
 NORMALIZATION = "nn.layer_norm"
@@ -32,8 +32,8 @@ _WORTH = 0.7  # of the squared error, above which nothing is changed
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """Channels that may be scaled: the nodes that make them, with the positions of the constants
-    to be divided, and the layers that read them."""
+    """Channels that may be scaled: their producers, with the positions of the constants to divide,
+    and the layers that read them."""
 
     makers: tuple[tuple[Node, int], ...]
     readers: tuple[Unit, ...]
@@ -69,8 +69,8 @@ def find_links(graph: Graph, units: Sequence[Unit]) -> list[Link]:
 
 
 def _made_by_layer(unit: Unit) -> tuple[tuple[tuple[Node, int], ...], Value | None]:
-    """The constants of a layer that decide on its results' size, and its results; None where the
-    epilogue is not one that scales with them."""
+    """The constants of a layer that its results scale with, and its results; None if the epilogue
+    does not scale with them."""
     has_bias = unit.bias is not None
     makers = [(unit.anchor, 1), *((node, 1) for node in unit.epilogue[:has_bias])]
     scales = all(node.op.name in SCALING for node in unit.epilogue[has_bias:])
@@ -80,7 +80,7 @@ def _made_by_layer(unit: Unit) -> tuple[tuple[tuple[Node, int], ...], Value | No
 def _readers(
     graph: Graph, value: Value, axis: int, layers: Mapping[Node, Unit]
 ) -> list[Unit] | None:
-    """The layers that read the channels along an axis; None where anything else does."""
+    """The layers that read the channels along an axis; None if anything else reads them."""
     found: list[Unit] = []
     waiting = [value]
     while waiting:
@@ -99,7 +99,7 @@ def _readers(
 
 
 def _passes(node: Node, axis: int) -> bool:
-    """Whether a node keeps the channels along an axis apart and there, and scales with them."""
+    """Whether a node maps each channel along an axis to itself, and scales with it."""
     if len(node.inputs) != 1:
         return False
     if node.op.name == "mean":
@@ -109,13 +109,13 @@ def _passes(node: Node, axis: int) -> bool:
 
 
 def channels_of(data: Array, axis: int) -> Channels:
-    """What the channels along an axis hold."""
+    """The statistics of the channels along an axis."""
     rows = np.moveaxis(data, axis, -1).reshape(-1, data.shape[axis])
     return Channels(np.abs(rows).max(axis=0), np.mean(np.square(rows, dtype=np.float64), axis=0))
 
 
 def observed_values(links: Sequence[Link]) -> list[Value]:
-    """The values whose channels have to be known."""
+    """The values whose channels need statistics."""
     return list(dict.fromkeys(unit.operands[0] for link in links for unit in link.readers))
 
 
@@ -125,8 +125,8 @@ def equalize(
     known: Mapping[Value, Sequence[Array]],
     scheme: Scheme,
 ) -> tuple[Graph, int]:
-    """The graph with channels scaled where that gains, and how many links that are; `known` has the
-    values that layers read, for some samples."""
+    """The graph with scaled channels, and the number of scaled links; `known` has the values that
+    layers read, for some samples."""
     constants = constants_of(graph)
     changed: dict[tuple[Node, int], Array] = {}
 
@@ -137,7 +137,7 @@ def equalize(
     for link in links:
         held = _held(link, known)
         weights = [array(unit.anchor, 1) for unit in link.readers]
-        factors = _factors(held, link, weights, scheme)
+        factors = _factors(held, weights, scheme)
         if factors is None:
             continue
         count += 1
@@ -163,8 +163,8 @@ def _held(link: Link, known: Mapping[Value, Sequence[Array]]) -> Channels:
     return Channels(peak, np.mean([one.power for one in parts], axis=0))
 
 
-def _factors(held: Channels, link: Link, weights: Sequence[Array], scheme: Scheme) -> Array | None:
-    """What to divide each channel by; None where nothing gains enough."""
+def _factors(held: Channels, weights: Sequence[Array], scheme: Scheme) -> Array | None:
+    """The divisor of each channel; None if no choice gains enough."""
     largest = float(held.peak.max(initial=0.0))
     if not 0 < largest < np.inf:
         return None
@@ -201,21 +201,12 @@ def _scaled(weight: Array, factors: Array) -> Array:
 
 def _with_constants(graph: Graph, changed: Mapping[tuple[Node, int], Array]) -> Graph:
     """The graph with other constants as operands of some nodes."""
-    builder = Builder(graph.name)
-    builder.names.reserve(*(value.name for node in graph.nodes for value in node.outputs))
-    builder.adopt_inputs(graph.inputs)
-    by_node = dict(_by_node(changed))
+    builder = Builder.beside(graph, "e")
     for node in graph.nodes:
-        inputs = list(node.inputs)
-        for position, array in by_node.get(node, ()):
-            name = f"{node.args[position].name}_equalized"
-            inputs[position] = builder.constant(array.astype(np.float32), name)
-        builder.append(replace(node, inputs=tuple(inputs)) if node in by_node else node)
+        new: dict[Value, Value] = {}
+        for position, value in enumerate(node.args):
+            if (node, position) in changed:
+                array = changed[node, position].astype(np.float32)
+                new[value] = builder.constant(array, f"{value.name}_equalized")
+        builder.append(node.on(new))
     return eliminate_dead_code(builder.build(*graph.outputs, names=graph.output_names))
-
-
-def _by_node(
-    changed: Mapping[tuple[Node, int], Array],
-) -> Iterator[tuple[Node, list[tuple[int, Array]]]]:
-    for node in dict.fromkeys(node for node, _position in changed):
-        yield node, [(position, array) for (own, position), array in changed.items() if own is node]

@@ -1,12 +1,13 @@
-"""Where errors are measured: at the outputs, or before them where outputs cannot be compared.
+"""Where errors are measured: at the outputs, or before them if outputs cannot be compared.
 
-Detectors sort and choose boxes, so that the least change may give another number of them in another
-order. What is compared there are the heads: what units make that an output or a decision, integers
-or truth values computed from floats, is made of. What is computed from heads alone, such as boxes
-that were chosen, all programs get from the float one: so units that read these are compared, too.
+Detectors sort and select boxes, so a small change may give another number of boxes in another
+order. There the heads are compared: results of units from which outputs or decisions (integers or
+booleans computed from floats) are computed without further units. Values computed from heads alone,
+such as selected boxes, are the float program's in all programs, so that units that read them can be
+compared as well.
 
 Outputs of known extents that are decisions, such as the class of a classifier that ends in ArgMax,
-are the same or not and have no error: beside them, what they are decided from is compared.
+have no error: the floats that they are decided from are compared beside them.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.quantize.units import Unit
 
-_OF_EXTENTS = ("shape_of", "full")  # what they give says nothing of the elements of what they read
+_OF_EXTENTS = ("shape_of", "full")  # their results do not depend on elements of their operands
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The values to be compared, none where the outputs alone can be, of which the first `outputs`
-    are outputs; and what some of them read that is computed from others alone."""
+    """The values to compare (none: the outputs), of which the first `outputs` are outputs; and the
+    values computed from heads alone that others depend on (`chosen`)."""
 
     values: tuple[Value, ...] = ()
     chosen: tuple[Value, ...] = ()
     outputs: int = 0
 
     def compared(self, graph: Graph) -> Graph:
-        """The graph with heads as its outputs and what was chosen as further inputs."""
+        """The graph with heads as its outputs and chosen values as further inputs."""
         return with_outputs(_with_inputs(graph, self.chosen), self.values)
 
     def observed(self, graph: Graph) -> Graph:
-        """The graph with heads and what is chosen by them as its outputs."""
+        """The graph with heads and chosen values as its outputs."""
         return with_outputs(graph, (*self.values, *self.chosen))
 
 
@@ -57,8 +58,8 @@ def find_heads(graph: Graph, units: Sequence[Unit]) -> Heads:
 
 
 def measured_units(graph: Graph, units: Sequence[Unit]) -> tuple[Unit, ...]:
-    """The units whose errors can be measured: all but those behind floats of which data decide how
-    many there are."""
+    """The units whose errors can be measured: all but those behind floats whose number depends on
+    data."""
     if all(_is_sized(graph, value) for value in graph.outputs):
         return tuple(units)
     behind: set[Value] = set()
@@ -72,11 +73,7 @@ def with_outputs(graph: Graph, values: Sequence[Value]) -> Graph:
     """The graph with other outputs; itself without any."""
     if not values:
         return graph
-    builder = Builder(graph.name)
-    builder.adopt_inputs(graph.inputs)
-    for node in graph.nodes:
-        builder.append(node)
-    return eliminate_dead_code(builder.build(*values))
+    return eliminate_dead_code(replace(graph, outputs=tuple(values), output_names=()))
 
 
 def _with_inputs(graph: Graph, values: Sequence[Value]) -> Graph:
@@ -102,7 +99,7 @@ def _with_inputs(graph: Graph, values: Sequence[Value]) -> Graph:
 
 
 def _is_sized(graph: Graph, value: Value) -> bool:
-    """Whether inputs alone decide on the extents of a value."""
+    """Whether the inputs' shapes determine the extents of a value."""
     if not isinstance(value.type, TensorType) or value.tensor.shape is None:
         return False
     known = frozenset[str]().union(*(symbols_in(one.type) for one in graph.inputs))
@@ -110,8 +107,8 @@ def _is_sized(graph: Graph, value: Value) -> bool:
 
 
 def _deciding(graph: Graph, units: Sequence[Unit]) -> tuple[Value, ...]:
-    """The results of units from which outputs that are no floats are computed, by no other unit and
-    by no output that is compared itself."""
+    """The results of units from which outputs other than floats are computed, without another unit
+    or a compared output in between."""
     made = {unit.output for unit in units}
     found = set[Value]()
     seen = {value for value in graph.outputs if _is_float(value)}
@@ -130,7 +127,7 @@ def _deciding(graph: Graph, units: Sequence[Unit]) -> tuple[Value, ...]:
 
 
 def _is_head(graph: Graph, start: Value, inside: set[Node]) -> bool:
-    """Whether an output or a decision is computed from a value, and that by no other unit."""
+    """Whether an output or a decision is computed from a value without another unit."""
     outputs = set(graph.outputs)
     seen, waiting = {start}, [start]
     while waiting:
@@ -149,8 +146,8 @@ def _is_head(graph: Graph, start: Value, inside: set[Node]) -> bool:
 
 
 def _chosen_between(graph: Graph, heads: Sequence[Value], inside: set[Node]) -> tuple[Value, ...]:
-    """What is computed from heads alone, by no unit, and is read together with other values on the
-    way to another head; first to last. What integers alone make of that is computed again."""
+    """Values computed from heads alone, without units, that other heads depend on; first to last.
+    What is computed from them by integers alone is computed again instead."""
     of_units, of_heads = set[Value](), set(heads)
     for node in graph.nodes:
         read = [value for value in node.args if value in of_units]
@@ -172,8 +169,7 @@ def _chosen_between(graph: Graph, heads: Sequence[Value], inside: set[Node]) -> 
 
 
 def _size_givers(graph: Graph, heads: Heads) -> tuple[Value, ...]:
-    """Values that give the symbols a number which extents of compared values are made of, and which
-    nothing that is left gives one."""
+    """Values that bind symbols in the extents of compared values that no input binds."""
     left = heads.compared(graph).values
     used = frozenset[str]().union(*(symbols_in(value.type) for value in left))
     missing = used.difference(*(bound_symbols(value.type) for value in left))
@@ -185,7 +181,7 @@ def _size_givers(graph: Graph, heads: Heads) -> tuple[Value, ...]:
 
 
 def _decisions(node: Node) -> Iterator[Value]:
-    """The integers and truth values that a node computes from floats; codes of floats are none."""
+    """The integers and booleans that a node computes from floats, quantised codes apart."""
     if node.op.name.startswith("qnn.") or not _reads_floats(node):
         return
     for value in node.outputs:
@@ -194,12 +190,12 @@ def _decisions(node: Node) -> Iterator[Value]:
 
 
 def _reads_floats(node: Node) -> bool:
-    """Whether floats decide on what a node gives, not their extents."""
+    """Whether a node's results depend on the elements of floats."""
     return node.op.name not in _OF_EXTENTS and any(map(_is_float, node.args))
 
 
 def _chooses_floats(node: Node) -> bool:
-    """Whether a node decides by floats how many floats it gives."""
+    """Whether the number of floats that a node computes depends on floats."""
     may_choose = node.op.name == "unique" or any(True for _ in node.graphs())
     if not may_choose or not any(map(_is_float, node.args)):
         return False

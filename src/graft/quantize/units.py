@@ -1,8 +1,8 @@
 """Quantisable units of a float graph, and the values that each reads as integers.
 
-A unit is a convolution or dense layer with constant weights, a product of matrices that are both
-data, or an attention, and the pointwise nodes that run in its epilogue: bias, activation, residual
-sum. It is the grain of every decision on precision, and never torn apart once it is quantised.
+A unit is a convolution or dense layer with constant weights, a product of two data matrices, or an
+attention, and the pointwise nodes of its epilogue: bias, activation, residual sum. Precisions are
+chosen per unit, and a quantised unit is never split.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ class Unit:
 
 
 def find_units(graph: Graph) -> tuple[Unit, ...]:
-    """All units, first to last. Where two layers meet in a sum, it belongs to the later one, as
-    fusion has it."""
+    """All units, first to last. A sum of two layers belongs to the later one, as in fusion."""
     constants = constants_of(graph)
     claimed: set[Node] = set()
     units: list[Unit] = []
@@ -85,7 +84,7 @@ def find_units(graph: Graph) -> tuple[Unit, ...]:
 
 
 def units_in(units: Iterable[Unit], precision: str) -> tuple[Unit, ...]:
-    """The units that a precision may be worth it for."""
+    """The units that may be faster in a precision."""
     return tuple(unit for unit in units if not no_reason_for(unit, precision))
 
 
@@ -105,7 +104,7 @@ def no_reason_for(unit: Unit, precision: str) -> str:
 
 
 def _streams_weights(unit: Unit) -> bool:
-    """Whether a layer reads many weights for few results."""
+    """Whether a layer's time is that of reading its weights."""
     shape = unit.anchor.args[0].tensor.shape or ()
     rows = [dim if isinstance(dim, int) else math.inf for dim in shape[:-1]]
     is_dense = unit.anchor.op.name == "nn.dense" and unit.weight is not None
@@ -114,8 +113,8 @@ def _streams_weights(unit: Unit) -> bool:
 
 
 def constants_of(graph: Graph) -> dict[Value, Array]:
-    """The constants of a graph."""
-    return {n.output: n.attrs.value.array for n in graph.nodes if n.op.name == "constant"}
+    """The constant arrays of a graph."""
+    return {value: literal.array for value, literal in graph.constants.items()}
 
 
 def channel_axis(anchor: Node) -> int:
@@ -130,7 +129,7 @@ def _is_quantizable(weight: Array) -> bool:
 
 
 def _is_product(node: Node, constants: Mapping[Value, Array]) -> bool:
-    """Whether a node multiplies data by data in a way that integers have, too. Softmax between the
+    """Whether a node is a product of data that integers can compute. The softmax between the
     products of an attention stays in float."""
     if node.op.name not in (PRODUCT, ATTENTION) or len(node.outputs) != 1:
         return False
@@ -190,10 +189,10 @@ def _bias(anchor: Node, epilogue: Sequence[Node], constants: Mapping[Value, Arra
 
 
 def quantized_values(graph: Graph, units: Iterable[Unit]) -> frozenset[Value]:
-    """The float values that are stored as integers where these units are integer.
+    """The float values that are stored as integers if these units are integer.
 
-    These are the units' operands, residuals that nobody else reads, and whatever they are moved
-    from: pooling and concatenation then move codes."""
+    These are the units' operands, residuals without other readers, and the values that they are
+    moved from: pooling and concatenation then move codes."""
     chosen = list(units)
     made = {unit.output for unit in chosen}
     waiting = [value for unit in chosen for value in unit.operands]
@@ -216,8 +215,8 @@ def _is_float(value: Value) -> bool:
 
 
 def scale_classes(graph: Graph, values: Iterable[Value]) -> dict[Value, Value]:
-    """A representative per value; values with the same one share scale and zero point, since one is
-    moved from the other."""
+    """A representative per value; values moved from each other have the same one, and share scale
+    and zero point."""
     members = set(values)
     parent = {value: value for value in members}
 

@@ -1,5 +1,10 @@
 """Weights of few bits: symmetric around zero, with a scale per output channel, rounded so that the
-layer's results change least where its data are known."""
+layer's results change least if moments of its data are known.
+
+Weights are rounded input by input, and the weights of later inputs compensate for the errors of
+earlier ones, according to the covariance of the data (OPTQ, arXiv 2210.17323, in the left-looking
+form of arXiv 2307.13304, which factors the covariance and needs no inverse).
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,16 @@ import numpy as np
 
 from graft.base.dtypes import Array, DType
 from graft.quantize.moments import Moments
-from graft.quantize.rounding import compensated
 
+_DAMPING = 0.01  # of the mean variance: what sampled moments know of small ones is little
+_PANEL = 64  # columns whose errors are spread at once
 _SHARES = np.linspace(0.4, 1.0, 25)  # of the largest weight that fewer than 8 bits may reach to
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """Integers [outputs, ...], a scale per output, and by how much rounding shifts the mean of each
-    output: taken off the bias, it leaves the layer's error unbiased (arXiv 1906.04721)."""
+    """Integers [outputs, ...], a scale per output, and the shift of each output's mean by rounding:
+    subtracted from the bias, it leaves the layer's error unbiased (arXiv 1906.04721)."""
 
     integers: Array
     scale: Array
@@ -25,7 +31,7 @@ class QuantizedWeight:
 
     @property
     def values(self) -> Array:
-        """What the integers stand for."""
+        """The weights that the integers represent."""
         codes = self.integers.astype(np.float32)
         return np.asarray(codes * _along_outputs(self.scale, codes.ndim))
 
@@ -38,8 +44,8 @@ def quantize_weight(
 ) -> QuantizedWeight:
     """Round to the levels of a dtype, the outermost being about the largest weight of the channel.
 
-    With moments of the data, errors of weights make up for each other. The mean of the data counts
-    where no bias takes up what it is multiplied by."""
+    With moments of the data, rounding errors compensate for each other. Without a bias, which would
+    absorb it, the error of the mean counts as well."""
     most = (1 << dtype.bits - 1) - 1
     scale = _scales(weight, most)
     wide = _along_outputs(scale, weight.ndim)
@@ -61,6 +67,35 @@ def quantize_weight(
     return QuantizedWeight(integers, scale, by_output)
 
 
+def compensated(weights: Array, scale: Array, covariance: Array, most: int) -> Array:
+    """Integers [blocks, rows, columns] for weights of that shape, with a scale [blocks, rows, 1]
+    and covariances [blocks, columns, columns]; no integer is beyond `most` on either side."""
+    factors = _unit_factors(covariance)
+    # Columns first, so that what is multiplied lies together.
+    ratio = np.ascontiguousarray((weights / scale).astype(np.float32).swapaxes(1, 2))
+    errors, codes = np.zeros_like(ratio), np.zeros_like(ratio)
+    columns = ratio.shape[1]
+    for start in range(0, columns, _PANEL):
+        stop = min(start + _PANEL, columns)
+        moved = ratio[:, start:stop] + factors[:, start:stop, :start] @ errors[:, :start]
+        for column in range(start, stop):
+            near = factors[:, column, None, start:column] @ errors[:, start:column]
+            wanted = moved[:, column - start] + near[:, 0]
+            codes[:, column] = np.clip(np.rint(wanted), -most, most)
+            errors[:, column] = ratio[:, column] - codes[:, column]
+    return codes.swapaxes(1, 2)
+
+
+def _unit_factors(covariance: Array) -> Array:
+    """Transposed unit upper triangular matrices U of U D U' = covariance, D being diagonal."""
+    diagonal = np.diagonal(covariance, axis1=1, axis2=2)
+    damping = _DAMPING * diagonal.mean(axis=1) + np.finfo(np.float32).tiny
+    damped = covariance + damping[:, None, None] * np.eye(covariance.shape[1])
+    upper = np.linalg.cholesky(damped[:, ::-1, ::-1])[:, ::-1, ::-1]
+    unit = upper / np.diagonal(upper, axis1=1, axis2=2)[:, None, :]
+    return np.ascontiguousarray(unit.swapaxes(1, 2)).astype(np.float32)
+
+
 def _losses(errors: Array, covariance: Array) -> Array:
     """The mean square that errors [blocks, rows, columns] of weights add to each row's results."""
     spread: Array = errors @ covariance.astype(np.float32)
@@ -68,8 +103,8 @@ def _losses(errors: Array, covariance: Array) -> Array:
 
 
 def _scales(weight: Array, most: int) -> Array:
-    """The distance of two levels in each channel. Few levels are worth more closer together, which
-    many are not: there the largest weight decides."""
+    """The distance of two levels in each channel: by the largest weight for 8 bits, and where the
+    squared error is least for fewer."""
     flat = weight.reshape(len(weight), -1)
     scale: Array = (np.abs(flat).max(axis=1) / most).astype(np.float32)
     scale[scale < np.finfo(np.float32).tiny] = 1.0  # nothing but zeros, or next to it
