@@ -50,17 +50,19 @@ def timed(run: Callable[[], object], budget: float | None = None) -> Cost:
         run()
         return time.perf_counter() - start
 
-    deadline = time.perf_counter() + (BUDGET if budget is None else budget)
+    run()  # the first call may allocate, load or compile
+    deadline = time.monotonic() + (BUDGET if budget is None else budget)
     for times in _undisturbed(lap, _FEWEST):
         median, spread = interval(times)
-        steady = len(times) >= _FEWEST and spread <= PRECISION * median
-        if steady or (time.perf_counter() >= deadline and len(times) >= _FEWEST):
+        is_steady = spread <= PRECISION * median
+        if len(times) >= _FEWEST and (is_steady or time.monotonic() >= deadline):
             break
     return Cost(median, Source.MEASURED, spread)
 
 
 def calm(call: Callable[[], T], least: int, budget: float) -> list[T]:
     """Results of repeated calls, as many as `budget` seconds allow and at least so many."""
+    call()  # the first call may allocate, load or compile
     deadline = time.perf_counter() + budget
     for results in _undisturbed(call, least):
         if time.perf_counter() >= deadline and len(results) >= least:
@@ -71,15 +73,19 @@ def calm(call: Callable[[], T], least: int, budget: float) -> list[T]:
 def _undisturbed(call: Callable[[], T], least: int) -> Iterator[list[T]]:
     """After each call the results so far: of calls during which no thread of this process had to
     make way for another process; of all calls while those are fewer than `least`."""
-    call()  # the first call may allocate, load or compile
     results: list[T] = []
     kept: list[T] = []
     while True:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        before = _interruptions()
         results.append(call())
-        if resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == before:
+        if _interruptions() == before:
             kept.append(results[-1])
         yield kept if len(kept) >= least else results
+
+
+def _interruptions() -> int:
+    """How often a thread of this process had to make way for another process's."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def race(runs: Mapping[str, Callable[[], object]], budget: float | None = None) -> dict[str, float]:
