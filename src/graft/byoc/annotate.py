@@ -1,7 +1,7 @@
 """Placement hints from outside of backends: pattern tables, predicates and pins.
 
-Tables and predicates may be registered for a backend by name, whether or not it has any of its own;
-pins are the user's word on where a node has to run or must not.
+Tables and predicates are registered for a backend by its name, in addition to its own; pins are the
+user's constraints on where nodes run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PREFIX = "codegen."
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a pattern table, ready to match; `check` is a predicate that came with it."""
+    """One entry of a pattern table; `check` is the predicate that came with it."""
 
     name: str
     formula: Formula
@@ -42,7 +42,7 @@ class Entry:
 
     @cached_property
     def leaves(self) -> tuple[Pattern, ...]:
-        """What a match of it reads from outside, in order."""
+        """The leaves of the pattern, in order, which match the operands of a match."""
         return tuple(self.formula.wildcards.values()) or leaves(self.formula.pattern)
 
 
@@ -51,7 +51,8 @@ _TABLES: dict[str, list[Entry]] = {}
 
 
 def register_op_attr(op_name: str, attr: str) -> Callable[[Predicate], Predicate]:
-    """Let a predicate say which nodes of an operator a backend runs: `"codegen.<backend>"`."""
+    """Decorate a predicate that tells which nodes of an operator a backend runs:
+    `"codegen.<backend>"`."""
     backend = attr.removeprefix(_PREFIX)
     if not attr.startswith(_PREFIX) or not backend:
         raise UserError(f"'{attr}' names no backend", hint=f"write '{_PREFIX}<backend>'")
@@ -65,19 +66,20 @@ def register_op_attr(op_name: str, attr: str) -> Callable[[Predicate], Predicate
 
 
 def register_pattern_table(backend: str, table: Iterable[Sequence[Any]]) -> None:
-    """Give a backend patterns: (name, pattern) or (pattern, name), and a predicate if wanted."""
+    """Register patterns for a backend: (name, pattern) or (pattern, name), optionally with a
+    predicate."""
     _TABLES.setdefault(backend, []).extend(entry(item) for item in table)
 
 
 def unregister(backend: str) -> None:
-    """Forget the patterns and predicates that were registered for a backend."""
+    """Remove the patterns and predicates that were registered for a backend."""
     _TABLES.pop(backend, None)
     for key in [key for key in _PREDICATES if key[0] == backend]:
         del _PREDICATES[key]
 
 
 def entry(item: Sequence[Any]) -> Entry:
-    """A line of a table, whichever way round it is written."""
+    """An entry of a table, with name and pattern in either order."""
     names = [part for part in item[:2] if isinstance(part, str)]
     others = [part for part in item[:2] if not isinstance(part, str)]
     if len(item) not in (2, 3) or len(names) != 1:
@@ -86,7 +88,7 @@ def entry(item: Sequence[Any]) -> Entry:
 
 
 def _traced(pattern: Any) -> Formula:
-    """A pattern, a formula, or a function that makes one: parameters stand for wildcards."""
+    """The formula of a pattern, or of a function whose parameters become wildcards."""
     if isinstance(pattern, Formula):
         return pattern
     if isinstance(pattern, Pattern):
@@ -109,12 +111,12 @@ def tables_of(backend: Backend) -> tuple[Entry, ...]:
 
 
 def predicate_of(backend: str, op_name: str) -> Predicate | None:
-    """What says which nodes of an operator the backend runs one by one."""
+    """The predicate for single nodes of an operator on a backend."""
     return _PREDICATES.get((backend, op_name))
 
 
 def ask(predicate: Callable[[A], Verdict], about: A, what: str, node: Node) -> Refusal | None:
-    """A predicate's answer as a refusal; a bare no gets the only reason there is."""
+    """A predicate's answer as a refusal; a bare False gets a generic reason."""
     with author_code(what, predicate, f"%{node.output.name} ({node.op.name})", node.location):
         verdict = predicate(about)
         if isinstance(verdict, np.bool_):
@@ -128,7 +130,7 @@ def ask(predicate: Callable[[A], Verdict], about: A, what: str, node: Node) -> R
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Nodes whose name fits the glob run on the backend, or (`forbidden`) anywhere but there."""
+    """Nodes whose name matches the glob must run on the backend, or (`forbidden`) must not."""
 
     glob: str
     backend: str
@@ -140,18 +142,18 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The user's wishes, all of which hold; nodes that are `released` from them run on the host."""
+    """The user's pins, all of which hold; `released` nodes may run on the host all the same."""
 
     pins: tuple[Pin, ...] = ()
     released: frozenset[Node] = frozenset()
 
     @staticmethod
     def parse(texts: Iterable[str]) -> Pins:
-        """`"layer4/*=host"` pins, `"conv1=!onednn"` keeps off."""
+        """`"layer4/*=host"` pins nodes to a backend, `"conv1=!onednn"` excludes one."""
         return Pins(tuple(_parsed(text) for text in texts))
 
     def verdict(self, node: Node, backend: str) -> Refusal | None:
-        """Why the node must not run on the backend, or None where nothing speaks against it."""
+        """The pin that keeps the node off the backend, as a refusal."""
         if node in self.released and backend == HOST_BACKEND:
             return None
         for pin in self.pins:
@@ -160,16 +162,16 @@ class Pins:
         return None
 
     def of(self, node: Node) -> tuple[Pin, ...]:
-        """The pins that speak of a node."""
+        """The pins that match a node."""
         return tuple(pin for pin in self.pins if fits(node, pin.glob))
 
     def broken(self, node: Node, backend: str) -> Pin | None:
-        """The pin that wants the node on the backend."""
+        """The pin by which the node must run on the backend."""
         matching = (pin for pin in self.of(node) if not pin.forbidden and pin.backend == backend)
         return next(matching, None)
 
     def unused(self, nodes: Iterable[Node]) -> tuple[Pin, ...]:
-        """Pins that fit no node at all: probably misspelt."""
+        """Pins that match no node: probably misspelt."""
         graph_nodes = list(nodes)
         return tuple(
             pin for pin in self.pins if not any(fits(node, pin.glob) for node in graph_nodes)
@@ -188,7 +190,7 @@ def _parsed(text: str) -> Pin:
 
 
 def fits(node: Node, glob: str) -> bool:
-    """Whether a node goes by a name that fits: its ONNX name, or that of a value it makes."""
+    """Whether a glob matches a node's ONNX name or the name of one of its results."""
     names = [value.name for value in node.outputs]
     if node.location is not None and node.location.node:
         names.append(node.location.node)

@@ -1,8 +1,8 @@
-"""Which backend could run what: a graph and backends in, candidates and refusals out.
+"""Candidates and refusals: which backend could run which nodes of a graph.
 
-Every match of every pattern of every backend is kept, however much they overlap: choosing is
-somebody else's work. What is not a candidate leaves a reason behind. How many matches are looked at
-is limited; where a limit cuts some off, `Candidates.limits_hit` says so.
+All matches of all patterns of all backends are kept, overlapping ones included; the choice is made
+later (`choose.py`). Nodes that are no candidate get refusals with reasons. The number of matches
+per pattern is limited; `Candidates.limits_hit` tells where a limit was reached.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a backend does not run a node, or not by this pattern."""
+    """The reason why a backend does not run a node, or not by this pattern."""
 
     backend: str
     pattern: str
@@ -65,7 +65,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Everything that choosing starts from."""
+    """The candidates of a graph and its bodies, and all refusals."""
 
     graph: Graph
     candidates: tuple[Candidate, ...]
@@ -102,7 +102,7 @@ class Candidates:
 
     @cached_property
     def of_node(self) -> Mapping[Node, tuple[Candidate, ...]]:
-        """Per node, the candidates that it is part of."""
+        """Per node, the candidates that contain it."""
         result: dict[Node, list[Candidate]] = {node: [] for node in self.nodes}
         for candidate in self.candidates:
             for node in candidate.nodes:
@@ -111,7 +111,7 @@ class Candidates:
 
 
 def placeable(graph: Graph) -> tuple[Node, ...]:
-    """The nodes of a graph that run somewhere."""
+    """The nodes of a graph that are placed: all but constants."""
     return tuple(node for node in graph.nodes if node.op.name != "constant")
 
 
@@ -123,8 +123,8 @@ def find_candidates(
 ) -> Candidates:
     """Candidates of the accelerators, first to last, then the host's, in the graph and in bodies.
 
-    A control-flow node that an accelerator takes is not opened: that runs it as a whole. `timings`
-    say how often bodies are executed, where the graph was run."""
+    A control-flow node in a candidate of an accelerator is not opened: the accelerator runs it as a
+    whole. `timings` are those of a run of the graph, and tell how often bodies are executed."""
     finders: list[_Finder] = []
     scopes: list[Scope] = []
     closed: set[Node] = set()
@@ -156,7 +156,7 @@ def _verdict(predicate: Predicate, backend: Backend, node: Node) -> Refusal | No
 
 
 def _matching(backend: Backend, entry: Entry, node: Node) -> AbstractContextManager[None]:
-    """Around a match, whose `where` conditions are the author's functions."""
+    """A context for matching, in which `where` conditions are the author's functions."""
     what = f"the pattern '{entry.name}' of {backend.name}"
     return author_code(what, match, f"%{node.output.name} ({node.op.name})", node.location)
 
@@ -192,9 +192,8 @@ class _Finder:
             self.refuse(node, Refused(backend.name, "", reason))
 
     def try_entry(self, backend: Backend, entry: Entry, node: Node) -> None:
-        """Take every match of one pattern at one node that the backend accepts; where it accepts
-        none, the last refusal is the reason, of all nodes of a match that the backend was asked
-        about."""
+        """Add every match of a pattern at a node that the backend accepts. If it accepts none, the
+        last refusal is the reason for all nodes of the matches that it was asked about."""
         refusal: Refusal | None = None
         accepted: set[frozenset[Node]] = set()
         answers: list[tuple[Node, Refused]] = []
@@ -265,8 +264,8 @@ class _Finder:
     def operands(
         self, entry: Entry, nodes: tuple[Node, ...], matched: Matched
     ) -> tuple[Value | None, ...]:
-        """See `Match.operands`. An operator with open operands stands for all that it reads from
-        outside of the match."""
+        """See `Match.operands`. An operator with open operands contributes all values that it reads
+        from outside of the match."""
         inside = {value for node in nodes for value in node.outputs}
         result: list[Value | None] = []
         for leaf in entry.leaves:
@@ -296,7 +295,8 @@ class _Finder:
         self.candidates_by_key.setdefault(key, Candidate(backend.name, pattern, nodes, operands))
 
     def refuse(self, node: Node, refused: Refused, is_answer: bool = False) -> None:
-        """Answers of a backend about a match come before reasons why nothing matched."""
+        """Add a refusal; a backend's answers about matches come before reasons why nothing
+        matched."""
         self.refusals.setdefault(node, {}).setdefault(refused, not is_answer)
 
     def refuse_match(self, nodes: Sequence[Node], refused: Refused) -> None:
@@ -308,15 +308,16 @@ class _Finder:
         return next((verdict for verdict in verdicts if verdict is not None), None)
 
     def in_order(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
-        """In the order of the graph, without constants."""
+        """Nodes in the order of the graph, without constants."""
         placeable_nodes = (node for node in nodes if node.op.name != "constant")
         return tuple(sorted(placeable_nodes, key=lambda node: self.order[node]))
 
     def escape(self, nodes: tuple[Node, ...]) -> Refusal | None:
-        """Whether a value inside is also wanted outside, where the pattern would not give it.
+        """Refuse nodes with a value that is also read outside, unless it is a result of the last
+        node.
 
-        With the last node's results alone going out, no path leaves the nodes and comes back, so
-        that what passes is convex."""
+        If only the last node's results leave, no path leaves the nodes and comes back, so they are
+        convex."""
         _, outputs = borders(nodes, self.graph)
         for value in outputs:
             if self.graph.producers[value] is not nodes[-1]:
@@ -329,8 +330,8 @@ class _Finder:
         return [user for value in node.outputs for user in self.graph.users.get(value, ())]
 
     def host(self, timings: Timings) -> None:
-        """Every fusion group, every node, what accelerators leave over of groups, and what was
-        timed as one kernel."""
+        """Add candidates of the host: all fusion groups, all single nodes, the parts of groups that
+        accelerators leave, and the nodes that were timed as one kernel."""
         for nodes in (*self.host_pieces(), *self.kernels(timings)):
             if self.pinned(HOST_BACKEND, nodes) is None:
                 key = HOST_BACKEND, frozenset(nodes)
@@ -347,9 +348,9 @@ class _Finder:
                 yield from ((node,) for node in nodes)
 
     def kernels(self, timings: Timings) -> Iterator[tuple[Node, ...]]:
-        """The nodes that each kernel of a whole run has computed: those between the value that it
-        makes and the values that others make. Of kernels that compute whole quantised units, or
-        several layers, fusion groups know nothing."""
+        """The nodes computed by each kernel of a timed run: those between its result and the
+        results of other kernels. Fusion groups do not tell of kernels that compute whole quantised
+        units, or several layers."""
         timed = {node for node in self.nodes if any(v.name in timings for v in node.outputs)}
         for last in (node for node in self.nodes if node in timed):
             inside = {last: None}
@@ -366,8 +367,8 @@ class _Finder:
     def parts(
         self, group: tuple[Node, ...], covered: Sequence[frozenset[Node]]
     ) -> list[tuple[Node, ...]]:
-        """A fusion group, and what is left of it when accelerators take any of their candidates,
-        up to the limit; where they take less, the larger parts."""
+        """A fusion group, and what remains of it when accelerators take any of their candidates, up
+        to a limit; larger parts come first."""
         whole = frozenset(group)
         cuts = dict.fromkeys(nodes & whole for nodes in covered)
         parts = {whole: group}
@@ -388,7 +389,7 @@ class _Finder:
         return list(parts.values())
 
     def connected(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
-        """The pieces of some nodes that hang together, each in order."""
+        """The connected components of some nodes."""
         left = list(nodes)
         while left:
             piece, stack = set[Node](), [left[0]]

@@ -1,13 +1,13 @@
-"""Exact placement: a problem in, the cheapest choice out, with a bound that says how good it is.
+"""Exact placement: a problem in, the cheapest choice out, with a proven bound.
 
-First only sites are decided, not the order of regions (`_solve_sites`). Launches on a site are then
-at least as many as the regions there on any path through the graph, and memory is limited by cuts
-that hold in any order (`memory_cuts.py`). Mostly the answer can be scheduled with just these
-launches and within memory, which proves it to be the best.
+First only sites are decided, not the order of regions (`_solve_sites`). The launches on a site are
+then at least the regions there on any path through the graph, and memory is limited by cuts that
+hold in any order (`memory_cuts.py`). Usually the solution can be scheduled with just these launches
+and within memory, which proves it optimal.
 
 Otherwise stages are decided, too, in a number of rounds with a stage per site. A plan that needs
-more than R rounds has at least R regions on accelerators, so it costs at least the price without
-any launches plus R of the cheapest ones; once that is more than the best plan so far, R rounds are
+more than R rounds has at least R regions on accelerators, and costs at least the price without
+launches plus R times the cheapest launch; once that exceeds the best plan so far, R rounds are
 enough.
 """
 
@@ -71,8 +71,8 @@ _Overflow = list[tuple[Peak, tuple[int, ...]]]  # regions that are too large, an
 
 
 def _solve_sites(problem: Problem, deadline: float, overflow: _Overflow) -> _Result:
-    """The best sites, in the order that the scheduler finds; the bound holds for any order.
-    `overflow` gets the regions that had to be excluded."""
+    """The best sites, in the order that the scheduler finds; the bound holds for any order. Regions
+    that had to be excluded are appended to `overflow`."""
     model = Model(problem, 0)
     cuts, roomy = RegionCuts(model), unlimited(problem)
     best: Choice | None = None
@@ -103,8 +103,8 @@ def _solve_sites(problem: Problem, deadline: float, overflow: _Overflow) -> _Res
 
 
 def _spacious(problem: Problem, peaks: Sequence[Peak], deadline: float) -> Choice | None:
-    """A choice to begin with: the best whose constants leave as much memory for everything else as
-    the largest region needs at present."""
+    """A first choice: the best one whose constants leave as much memory as the largest region
+    currently needs for everything else."""
     model = Model(problem, 0)
     for peak in peaks:
         room = (peak.space.capacity or 0) - (peak.total - peak.constants)
@@ -117,7 +117,7 @@ def _spacious(problem: Problem, peaks: Sequence[Peak], deadline: float) -> Choic
 def _solve_in_rounds(
     problem: Problem, start: _Result, deadline: float, overflow: _Overflow
 ) -> _Result:
-    """Decide the stages, too, with more and more rounds until more cannot help."""
+    """Decide stages, too, in more and more rounds until more cannot help."""
     launch = min((site.launch for site in problem.sites[1:]), default=0.0)
     floor = start.bound if launch <= 0.0 else _bound_without_launches(problem, deadline)
     most = 1 + sum(
@@ -140,8 +140,8 @@ def _solve_in_rounds(
 def _solve_stages(
     problem: Problem, rounds: int, deadline: float, overflow: _Overflow, staged: _Overflow
 ) -> _Result:
-    """The best choice within a number of rounds. What `overflow` holds is excluded in any order,
-    what `staged` holds at its stages; both get more."""
+    """The best choice within a number of rounds. The regions in `overflow` are excluded in any
+    order, those in `staged` at their stages; both are extended."""
     model = Model(problem, rounds)
     if not model.positions:
         return _Result(None, math.inf)
@@ -171,7 +171,7 @@ def _solve_stages(
 
 
 def _why_none(problem: Problem) -> str:
-    """What would be in the memory of a device that is too small, if there were no limits."""
+    """The contents of the device memory that is too small, if there were no limits."""
     until = time.monotonic() + _REASON_SECONDS
     choice = _solve_sites(unlimited(problem), until, []).choice
     peak = None if choice is None else overfull(problem, choice.options, choice.stages)
@@ -186,13 +186,13 @@ def _cheapest(*choices: Choice | None) -> Choice | None:
 
 
 def _next_rounds(best: Choice | None, floor: float, launch: float, rounds: int) -> int:
-    """How many rounds are worth a try next; at most twice as many, for they cost time."""
+    """The next number of rounds to try; at most twice as many, since rounds cost time."""
     if best is None or launch <= 0.0:
         return 2 * rounds
     return min(2 * rounds, max(rounds + 1, math.ceil((best.seconds - floor) / launch)))
 
 
 def _bound_without_launches(problem: Problem, deadline: float) -> float:
-    """A bound: what a cover and its transfers cost if regions were for nothing."""
+    """A lower bound: the price of a cover and its transfers without launches."""
     sites = tuple(replace(site, launch=0.0) for site in unlimited(problem).sites)
     return max(0.0, _solve_sites(replace(problem, sites=sites), deadline, []).bound)

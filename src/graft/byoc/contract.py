@@ -1,12 +1,12 @@
 """The contract between the compiler and the authors of backends.
 
-A backend is one class. It says what it can run (`patterns`, `supports`), what that costs (`price`,
-`limits`), compiles regions (`process`, `compile`) and runs them (`load`). A region is a pure
-function: a closed graph with static meaning, which is compiled, priced, checked against the host
-and kept as the fallback, always the same object.
+A backend is one class. It declares what it runs (`patterns`, `supports`) and what that costs
+(`price`, `limits`), compiles regions (`process`, `compile`) and loads their code (`load`). A region
+is a pure function: the same closed graph is compiled, priced, checked against the host and kept as
+the fallback.
 
-The host is such a class, too. What it does beyond regions (`configured`, `lower`, `specialize`,
-`time_groups`) has defaults here, which fit backends that only run regions.
+The host is such a class, too. Its methods beyond regions (`configured`, `lower`, `specialize`,
+`time_groups`) have defaults for backends that only run regions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHOWN = 6  # operators of a region, in messages
 
 
 class Source(StrEnum):
-    """Where a price comes from."""
+    """The source of a price."""
 
     MEASURED = "measured"
     DECLARED = "declared"
@@ -50,9 +50,9 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What running something once takes; `spread` is half the width of its interval, `workspace`
-    what `Backend.workspace` says. Of a kernel in a run of a whole graph (`Backend.time_groups`) it
-    is what all its executions take."""
+    """The time of one execution; `spread` is half the width of its confidence interval, `workspace`
+    as in `Backend.workspace`. The cost of a kernel in a run of a graph (`Backend.time_groups`) is
+    that of all its executions."""
 
     seconds: float
     source: Source = Source.DECLARED
@@ -63,17 +63,16 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device has and wants, as far as placement is concerned.
+    """Capacities and requirements of a device, as far as placement is concerned.
 
-    Regions read and write tensors of `space`; bringing one there or back takes `latency` and then
-    a second per `bytes_per_second`. Images (tensors of rank 4) cross the border in `layout`, and
-    float32 tensors as `dtype`. Operands of float32 may be rounded to `rounding` inside regions, by
-    which results are then judged. `computes_in` is what float32 may be computed in should a user
-    ask for it, of which `configured` is told. `quantized` are the integers that it multiplies in
-    quantised units, the best first, which quantisation writes for it. The constants of all regions,
-    which stay there, the values that are there at once and the workspace of a region have to fit
-    `memory_bytes`. Peak rates serve as a roofline where nothing is measured or declared.
-    """
+    Regions read and write tensors of `space`; a transfer takes `latency` plus its bytes divided by
+    `bytes_per_second`. Images (tensors of rank 4) cross the border in `layout`, and float32 tensors
+    as `dtype`. Float32 operands may be rounded to `rounding` inside regions, and results are
+    compared accordingly. `computes_in` are the dtypes in which float32 may be computed if the user
+    asks for one, which `configured` is passed. `quantized` are the integer formats of quantised
+    units that it multiplies, the best first. Constants of all regions, live values, and the
+    workspace of one region have to fit `memory_bytes`. Peak rates are a roofline for prices that
+    are neither measured nor declared."""
 
     space: str = HOST_SPACE
     memory_bytes: int | None = None
@@ -100,7 +99,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """What a pattern of a backend's has matched: the nodes, first to last, and their borders."""
+    """A match of a backend's pattern: the nodes, first to last, and their borders."""
 
     pattern: str
     nodes: tuple[Node, ...]
@@ -127,7 +126,7 @@ class Match:
         return closed_graph("region", self.inputs, (*constants, *self.nodes), self.outputs)
 
     def only(self, *names: str) -> Node:
-        """The one node of these operators."""
+        """The only node with one of these operators; an error if there is not exactly one."""
         matching = [node for node in self.nodes if node.op.name in names]
         if len(matching) != 1:
             raise UnsupportedError(f"{self.pattern} has {len(matching)} of {' or '.join(names)}")
@@ -157,50 +156,52 @@ class Backend:
 
     @cached_property
     def version(self) -> str:
-        """What code depends on: code of another version is not loaded. Set it, or `package`."""
+        """The version that code depends on: code of another version is not loaded. Set it, or
+        `package`."""
         return installed_version(self.package) if self.package else "0"
 
     def missing(self) -> str:
-        """What this machine lacks to run the backend, and the remedy; empty where nothing."""
+        """What this machine lacks to run the backend, and the remedy; empty if nothing."""
         return ""
 
     def patterns(self) -> PatternTable:
-        """What the backend can run as one region: names and patterns, the largest first."""
+        """Names and patterns of what the backend runs as one region, the largest first."""
         return ()
 
     def check_patterns(self, names: Sequence[str]) -> None:
-        """Raise where the backend contradicts `names`, of all its patterns: those of `patterns` and
-        those that were registered for it."""
+        """Raise if `names`, of the backend's own and of registered patterns, contradict the
+        backend."""
 
     def supports(self, match: Match) -> Refusal | None:
-        """Why a match is not for this backend after all, or None where it is."""
+        """Reject a match with a reason, or accept it (None)."""
         return None
 
     def price(self, region: Graph) -> Cost | None:
-        """What a region takes, if the backend knows without running it."""
+        """The price of a region, if the backend knows it without running it."""
         return None
 
     def workspace(self, region: Graph) -> int:
-        """Bytes of device memory that a region needs while it runs, beside its constants, operands,
-        results and intermediate values, which are counted already."""
+        """Bytes of device memory that a region needs while it runs, in addition to constants,
+        operands, results and intermediate values."""
         return 0
 
     def process(self, region: Graph) -> Graph:
         """The backend's own passes over a region before it is compiled.
 
-        Inputs and outputs keep their types. Where they are in a form that `limits` wishes for, the
-        region begins and ends with `layout_transform` and `cast` nodes, to be taken out here."""
+        Inputs and outputs keep their types. If they are in a form that `limits` requires, the
+        region begins and ends with `layout_transform` and `cast` nodes, which can be removed
+        here."""
         return region
 
     def compile(self, region: Graph) -> bytes:
-        """Code for a region, in whatever form `load` reads.
+        """Compile a region to code, in any form that `load` reads.
 
-        Names in a region are identifiers of letters, digits and underscores, whatever the model
-        calls its values; nodes' source locations can stand in comments."""
+        Names in a region are identifiers of letters, digits and underscores, whatever the model's
+        names are; nodes' source locations can stand in comments."""
         raise NotImplementedError(f"{type(self).__name__} does not compile")
 
     def code(self, region: Graph) -> bytes:
-        """What `compile` makes of a region of a model, once it is fit to be handed over."""
+        """Rename, process and compile a region of a model."""
         plain = for_backend(region)
         subject, location = _subject(plain)
         with author_code(f"{self.name}.process", self.process, subject, location):
@@ -209,27 +210,27 @@ class Backend:
             return self.compile(processed)
 
     def load(self, blob: bytes) -> Runner:
-        """Compiled code, ready to run: a function of inputs and of memory for the outputs.
+        """Load compiled code: a function of inputs and of memory for the outputs.
 
-        Arrays are contiguous and in the host's memory. They are the program's own: inputs must not
-        be written, and nothing may be kept beyond the call. The function writes the outputs, or
-        returns arrays to be copied there.
+        Arrays are contiguous and in the host's memory. Inputs must not be written, and nothing may
+        be kept after the call. The function writes the outputs, or returns arrays to be copied
+        there.
 
-        A function with an attribute `device` (see `Device`) works in the memory of that instead:
-        it gets what the device has allocated, and writes its outputs there. Transfers are then
-        steps of the program, and what regions of one `limits.space` hand each other stays.
+        A function with an attribute `device` (see `Device`) works in the memory of that device: it
+        gets inputs and outputs that the device has allocated. Transfers are then steps of the
+        program, and values stay there between regions of one `limits.space`.
 
-        A `load` with a parameter `threads` is told how many threads the user allows, None for one
-        per core. Calls may come from several threads at once."""
+        A `load` with a parameter `threads` is passed the number of threads that the user allows,
+        None for one per core. Calls may come from several threads at once."""
         raise NotImplementedError(f"{type(self).__name__} does not load")
 
     def loaded(self, blob: bytes, threads: int | None = None) -> Runner:
-        """What `load` makes of code; it gets the number of threads if it has a parameter for it."""
+        """Call `load`, with the number of threads if it has a parameter for that."""
         with author_code(f"{self.name}.load", self.load):
             return load_for(self.load, blob, threads)
 
     def runner(self, region: Graph) -> Runner:
-        """A region compiled and loaded in this process, for arrays in the host's memory."""
+        """Compile and load a region in this process, for arrays in the host's memory."""
         return with_transfers(self.loaded(self.code(region)))
 
     @property
@@ -238,14 +239,14 @@ class Backend:
         return {}
 
     def configured(self, settings: Settings) -> Backend:
-        """The backend as a user wants it; refuses settings that it cannot keep to."""
+        """The backend configured with the user's settings; an error if it cannot satisfy them."""
         return self
 
     def lower(self, graph: Graph, regions: Mapping[str, Runner] | None = None) -> Lowering:
-        """A whole optimised graph, on its way to an executable program.
+        """Lower a whole optimised graph to an executable program.
 
-        It may have symbolic shapes, sizes that depend on data and nested graphs. `regions` runs
-        what is left to other backends: the nodes `region`, by their labels."""
+        The graph may have symbolic shapes, data-dependent sizes and nested graphs. `regions` are
+        the runners of other backends' regions (nodes `region`), by label."""
         raise UnsupportedError(f"'{self.name}' runs regions, and builds no programs around them")
 
     def specialize(
@@ -254,14 +255,13 @@ class Backend:
         symbols: Sequence[str],
         variants: Mapping[tuple[int, ...], Executable],
     ) -> Executable:
-        """One program of a general one and others for some sizes of the symbols, all of which
-        `lower` has made."""
+        """Combine a general program and variants for some sizes of the symbols, all of them made by
+        `lower`, into one program."""
         raise UserError(f"'{self.name}' has no variants for sizes, which shapes= asks for")
 
     def time_groups(self, graph: Graph, inputs: Sequence[Array]) -> Mapping[str, Cost]:
-        """What parts of a graph, bodies included, take within a run of all of it, by the value that
-        each makes, with the executions that it had: the prices of whoever builds programs. Empty:
-        the roofline has to do."""
+        """The costs of the kernels in a run of the whole graph, bodies included, by their results'
+        names, with all executions. Empty: the roofline is used."""
         return {}
 
     @property
@@ -274,13 +274,13 @@ class Backend:
 
 
 def declared(backend: Backend, region: Graph) -> Cost | None:
-    """What a backend's `price` says of a region."""
+    """The price that a backend declares for a region."""
     with author_code(f"{backend.name}.price", backend.price, *_subject(region)):
         return backend.price(region)
 
 
 def variant_of(kind: type[Backend], name: str, family: str) -> Backend:
-    """The device of that name of a family of devices."""
+    """The device with that name of a family of devices."""
     if not kind.has_variants:
         raise UserError(f"'{family}' is one backend, so that there is no '{family}:{name}'")
     make: Callable[[str], Backend] = kind
@@ -288,8 +288,7 @@ def variant_of(kind: type[Backend], name: str, family: str) -> Backend:
 
 
 def _subject(region: Graph) -> tuple[str, Location | None]:
-    """A region in words; a single node with where it comes from. Of several none is to blame
-    before others."""
+    """A region in words, and the location of its node if it has only one."""
     nodes = [node for node in region.nodes if node.op.name != "constant"]
     names = [node.op.name for node in nodes]
     shown = "+".join(names if len(names) <= _SHOWN else [*names[:_SHOWN], "..."])

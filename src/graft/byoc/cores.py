@@ -1,8 +1,8 @@
-"""Whether a machine gives its cores in full: a number of threads in, how many cores they got out.
+"""Whether a machine provides its cores in full: a number of threads in, the cores they got out.
 
 On a virtual machine two processors may share one core for seconds at a time, and other work may
-take a core away. What is timed meanwhile says nothing about a machine with that many cores, and
-contenders differ in how much it hurts them.
+take a core. Times taken meanwhile say nothing about a machine with that many cores, and slow down
+some contenders more than others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def cores_given(threads: int) -> float:
-    """How many cores' worth of work that many threads get done."""
+    """The number of cores' worth of work that so many threads get done."""
     _busy_seconds(1)  # wakes the processor up
     return threads * _busy_seconds(1) / _busy_seconds(threads)
 
@@ -50,7 +50,7 @@ def _work() -> None:
 
 @dataclass
 class Watch:
-    """Waits for full cores, until so many seconds are lost; afterwards it takes what there is."""
+    """Waits for full cores, for `patience` seconds in total; after that it no longer waits."""
 
     threads: int
     patience: float
@@ -58,7 +58,7 @@ class Watch:
     lost: float = 0.0
 
     def wait(self) -> None:
-        """Return when the cores are there in full, or patience is at an end."""
+        """Return when the cores are available in full, or patience is used up."""
         start = time.monotonic()
         while not self.holds():
             time.sleep(_PAUSE_SECONDS)
@@ -72,7 +72,8 @@ class Watch:
         return self.measure_cores(self.threads) >= _ENOUGH * self.threads
 
     def measured(self, measure: Callable[[], T]) -> T:
-        """What a measurement gives while the cores are there in full; a few attempts are made."""
+        """The result of a measurement during which cores were available in full, after a few
+        attempts."""
         for _ in range(_ATTEMPTS):
             self.wait()
             result = measure()

@@ -1,10 +1,10 @@
 """Finds backends: those that installed packages announce, and those registered in this process.
 
 A package announces a backend class in the entry-point group `graft.backends`. One that does not
-load is reported and left out; it never keeps the others from working.
+load is reported and skipped, so that it does not affect others.
 
-Graft announces its own backends in the same way. `own_backend` reads this one distribution's
-announcements: reading everybody's takes longer than compiling a small model.
+Graft announces its own backends in the same way. `own_backend` reads the announcements of this
+distribution only: reading those of all takes longer than compiling a small model.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def register_backend(backend_or_class: type[Backend] | Backend) -> type[Backend]
 
 
 def unregister_backend(name: str) -> None:
-    """Forget a backend that this process registered."""
+    """Remove a backend that was registered in this process."""
     _REGISTERED.pop(name, None)
 
 
 def find_backends() -> Discovery:
-    """Everything that can be found now."""
+    """All backends that can be found now."""
     backends: dict[str, Backend] = {}
     origins: dict[str, str] = {}
     broken: list[BrokenBackend] = []
@@ -91,13 +91,13 @@ def _own_points() -> Mapping[str, EntryPoint]:
 
 
 def own_backend(name: str) -> Backend:
-    """A backend that Graft itself announces, whether or not this machine can run it."""
+    """A backend of Graft itself, whether or not it can run here."""
     backend: Backend = _own_points()[name].load()()
     return backend
 
 
 def is_announced(backend: Backend) -> bool:
-    """Whether an installed package announces its class, so that any process can make it."""
+    """Whether an installed package announces the backend's class, so that any process finds it."""
     family = family_of(backend.name)
     points = (point for point in entry_points(group=GROUP) if point.name == family)
     kind = type(backend)
@@ -118,7 +118,7 @@ def _add(
 
 
 def _loaded(point: EntryPoint) -> Backend | BrokenBackend:
-    """The backend behind an entry point. Whatever a plug-in raises is its own affair."""
+    """The backend of an entry point, or why it does not load."""
     try:
         backend = point.load()()
     except Exception as error:  # noqa: BLE001
@@ -138,7 +138,7 @@ def _origin(point: EntryPoint) -> str:
 
 
 def backend_named(name: str, discovery: Discovery) -> Backend:
-    """The backend of that name, or the variant `family:variant` of one, able to run here."""
+    """The backend of that name, or the variant `family:variant`; an error if it cannot run here."""
     backend = discovery.backends.get(name)
     family, _, variant = name.partition(":")
     if backend is None and variant and family in discovery.backends:

@@ -1,8 +1,8 @@
-"""Whole programs: what a backend that builds them is asked, and what it gives.
+"""Whole programs: the part of the backends' contract for backends that build them.
 
-Most backends run regions of a program that another one builds: the host, which takes whatever graph
-is left when the regions are cut out, with symbolic shapes, nested graphs and all. The reference
-evaluator builds programs, too. Both do it by `Backend.lower`.
+Most backends run regions of a program that the host builds: it compiles the graph that is left when
+regions are outlined, with symbolic shapes and nested graphs. The reference evaluator builds
+programs, too. Both implement `Backend.lower`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graft.target.target import HOST
 
 
 class Accuracy(Enum):
-    """How exact results have to be."""
+    """The required accuracy of results."""
 
     DEFAULT = "default"  # algorithms with a stated bound on their rounding are allowed
     STRICT = "strict"  # sums are what the operator's definition adds up, in some order
@@ -41,10 +41,10 @@ class Accuracy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a user asks of the backend that builds a program. `threads`: how many share the work,
-    None for one per core; `machine`: whose code it is; `accuracy`: which algorithms are allowed;
-    `precision`: what backends whose limits say so may compute float32 in; `report` is told of the
-    progress."""
+    """The user's settings for a backend. `threads`: how many share the work, None for one per core;
+    `machine`: the machine to generate code for; `accuracy`: which algorithms are allowed;
+    `precision`: the dtype in which backends whose limits allow it may compute float32; `report`:
+    called with progress."""
 
     threads: int | None = None
     machine: str = HOST
@@ -55,9 +55,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The size of a program. `kernels` counts equal ones once. The arena holds what lies between
-    kernels; None: its size depends on the inputs. No plan for these steps can do with less than
-    `arena_bound`."""
+    """The size of a program. `kernels` counts equal ones once. The arena holds values between
+    kernels; None: its size depends on the inputs. `arena_bound` is a lower bound on it for this
+    order of steps."""
 
     calls: int = 0
     kernels: int = 0
@@ -68,18 +68,17 @@ class Footprint:
     def of(
         cls, symbols: Iterable[str], arena: int | None = None, bound: int | None = None
     ) -> Footprint:
-        """Of a program that calls these kernels."""
+        """The size of a program that calls kernels with these symbols."""
         called = list(symbols)
         return cls(len(called), len(set(called)), arena, bound)
 
 
 class Executable(Protocol):
-    """A compiled model: inputs in order in, outputs in order out. Safe to call from several
+    """A compiled model: a function of inputs to outputs, in order. Safe to call from several
     threads.
 
-    `outputs` are arrays that the caller wants results in, by name. An executable that can writes
-    there and returns them; one that cannot leaves the copying to its caller.
-    """
+    `outputs` are arrays for results, by name. An executable may write there and return them;
+    otherwise the caller copies."""
 
     def __call__(
         self, inputs: Sequence[Data], outputs: Mapping[str, Array] | None = None
@@ -91,13 +90,14 @@ class Executable(Protocol):
         blobs: Mapping[str, bytes] | None = None,
         backends: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """Write it to a file, with `blobs` beside it, and the versions of the `backends` whose
-        code these are; gives the operators that the evaluator has to know there."""
+        """Write a file, with `blobs` beside the program, and the versions of the `backends` that
+        generated code; gives the operators that the evaluator must have to load it."""
         ...
 
     @property
     def kernels(self) -> Mapping[str, str]:
-        """The native step that makes each value, by its label; fused values are not here."""
+        """The label of the native step that computes each value; values fused into others are
+        missing."""
         ...
 
     @property
@@ -107,31 +107,31 @@ class Executable(Protocol):
 
     @property
     def python_nodes(self) -> Mapping[str, str]:
-        """Values that Python makes between native programs, with what it does."""
+        """Values that Python computes between native segments, with what it does."""
         ...
 
     def without_session(self) -> Executable:
-        """The same without the session that it may have made: what saves a session's program can
-        live with the session, which then goes with the last reference to it."""
+        """The same without a reference to its session: what saves a session's program can be kept
+        by the session without keeping it alive."""
         ...
 
     @property
     def session(self) -> Session:
-        """What users hold: it runs in this process, if the code is for this machine."""
+        """The session that users hold; it runs if the code is for this machine."""
         ...
 
 
 class Lowering(Protocol):
-    """A whole graph as a backend sees it right before code generation."""
+    """A whole graph right before code generation."""
 
     @property
     def graph(self) -> Graph:
-        """The graph after the backend's own passes, of which each node becomes a kernel."""
+        """The graph after the backend's passes; each node becomes a kernel."""
         ...
 
     @property
     def passes(self) -> tuple[PassReport, ...]:
-        """What these passes did."""
+        """The reports of these passes."""
         ...
 
     @property
@@ -140,10 +140,10 @@ class Lowering(Protocol):
         ...
 
     def kernels(self, form: str) -> list[str]:
-        """The text of each kernel, in one of the forms that the backend knows ("loops", "llvm",
-        "asm"); none where it has no kernels."""
+        """The text of each kernel in a form that the backend knows ("loops", "llvm", "asm"); empty
+        if it has no kernels."""
         ...
 
     def build(self) -> Executable:
-        """Code for all of it, ready to run."""
+        """Generate code and link the program."""
         ...

@@ -1,8 +1,8 @@
-"""Where to draw nodes: who reads from whom in, coordinates of nodes and bends of edges out.
+"""Graph drawing: edges in, coordinates of nodes and bends of edges out.
 
 Layers by longest path, long edges broken by a bend in every layer they pass, the order within
 layers by barycentres, positions by least squares. Networks are deep and narrow, screens are wide:
-the layers are folded into columns, cut where few edges pass.
+the layers are folded into columns, cut where few edges cross.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Layout:
-    """Centres of nodes; for each edge the bends on its way, both in the order given.
-
-    `gutters` lie between columns: where an edge goes up to the next one."""
+    """Centres of nodes and bends of edges, in the given order; `gutters` between columns are where
+    edges lead up to the next column."""
 
     nodes: tuple[Point, ...]
     bends: tuple[tuple[Point, ...], ...]
@@ -39,7 +38,7 @@ class Layout:
 
 
 def layout(count: int, edges: Sequence[Edge]) -> Layout:
-    """Place so many nodes; edges lead from lower numbers to higher ones."""
+    """Lay out `count` nodes; edges lead from lower numbers to higher ones."""
     if not count:
         return Layout((), (), (), 0.0, 0.0)
     layer_of = layers(count, edges)
@@ -54,8 +53,8 @@ def layout(count: int, edges: Sequence[Edge]) -> Layout:
 
 
 def layers(count: int, edges: Sequence[Edge]) -> list[int]:
-    """Each node one layer below the lowest that it reads from; what reads nothing stands just
-    above its first reader."""
+    """Each node one layer below its lowest producer; nodes without producers just above their first
+    reader."""
     result = [0] * count
     readers: dict[int, list[int]] = {}
     reads = [False] * count
@@ -101,7 +100,7 @@ class _Drawing:
         return chain
 
     def order(self) -> None:
-        """Sort each layer by where its neighbours above, then below, stand."""
+        """Sort each layer by the barycentres of neighbours in the layer above, then below."""
         positions: dict[int, float] = {}
         for layer in self.layers:
             positions.update((item, float(position)) for position, item in enumerate(layer))
@@ -114,7 +113,7 @@ class _Drawing:
                 positions.update((item, float(position)) for position, item in enumerate(layer))
 
     def across(self) -> dict[int, float]:
-        """Positions from left to right: near the neighbours, in order, apart."""
+        """Horizontal positions: near the neighbours, in order, and apart."""
         positions: dict[int, float] = {}
         for layer in self.layers:
             offsets = self._offsets(layer)
@@ -133,7 +132,7 @@ class _Drawing:
         return positions
 
     def _offsets(self, layer: Sequence[int]) -> list[float]:
-        """Where items stand that touch each other, the first at 0."""
+        """Positions of adjacent items, the first at 0."""
         offsets: list[float] = []
         for number, item in enumerate(layer):
             own = _ACROSS if item < self.count else _BEND
@@ -145,7 +144,7 @@ class _Drawing:
         return offsets
 
     def crossing(self) -> list[int]:
-        """How many edges a cut above each layer would tear."""
+        """The number of edges that a cut above each layer crosses."""
         return [sum(len(self.above.get(item, ())) for item in layer) for layer in self.layers]
 
 
@@ -155,7 +154,7 @@ def _mean(neighbours: Mapping[int, list[int]], item: int, positions: Mapping[int
 
 
 def rising(targets: Sequence[float]) -> list[float]:
-    """The numbers nearest to the wanted ones that never fall: neighbours that would are pooled."""
+    """The non-decreasing numbers nearest to `targets`, by pooling adjacent violators."""
     pools: list[tuple[float, int]] = []  # mean and how many
     for value in targets:
         mean, size = value, 1
@@ -169,7 +168,7 @@ def rising(targets: Sequence[float]) -> list[float]:
 def _folded(
     drawing: _Drawing, across: Mapping[int, float]
 ) -> tuple[list[Point], tuple[float, ...]]:
-    """Columns of layers, side by side, and what lies between them."""
+    """Coordinates of layers folded into columns, and the gutters between them."""
     spans = [
         (min(across[i] for i in layer), max(across[i] for i in layer)) for layer in drawing.layers
     ]
@@ -190,7 +189,7 @@ def _folded(
 
 
 def _cuts(torn: Sequence[int], spans: Sequence[tuple[float, float]]) -> list[int]:
-    """Layers at which columns begin, and the end: as many columns as fill a screen best."""
+    """The first layers of columns, and the end; the number of columns fills a screen best."""
     depth = len(torn)
     best, fit = [0, depth], float("inf")
     for columns in range(1, min(depth, 40) + 1):
@@ -211,7 +210,7 @@ def _cuts(torn: Sequence[int], spans: Sequence[tuple[float, float]]) -> list[int
 
 
 def _narrow_cuts(torn: Sequence[int], columns: int) -> list[int]:
-    """Even cuts, each moved to the narrowest layer nearby."""
+    """Even cuts, each moved to the nearby layer that the fewest edges cross."""
     depth = len(torn)
     cuts = [0]
     for column in range(1, columns):

@@ -1,8 +1,8 @@
-"""The greedy baseline, as in the BYOC paper: offload all that can be, by priority, then prune.
+"""The greedy baseline of the BYOC paper: offload by priority, merge, then prune.
 
 Nodes go to the first accelerator that can run them; neighbours on one accelerator merge into
-regions as large as convexity and memory allow; regions with little work go back to the host. Pieces
-that alone are too large for a device's memory, or that would wait for each other, are not taken.
+regions as large as convexity and memory allow; regions with little work return to the host. Options
+that exceed a device's memory by themselves, or would wait for each other, are not chosen.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_REPAIRS = 50
 
 
 def host_only(problem: Problem) -> Choice | None:
-    """Everything on the host; None where it cannot run everything (pins)."""
+    """Everything on the host; None if pins do not allow that."""
     options = _cover_sites(problem, {}, [HOST])
     if options is None:
         return None
@@ -36,7 +36,7 @@ def host_only(problem: Problem) -> Choice | None:
 
 
 def greedy(problem: Problem) -> Choice | None:
-    """All that accelerators can run to them, the first that can, the largest pieces first."""
+    """As much as possible on accelerators, the first that can, the largest options first."""
     order = [*range(1, len(problem.sites)), HOST]
     options = _cover_sites(problem, {}, order)
     if options is None:
@@ -45,8 +45,8 @@ def greedy(problem: Problem) -> Choice | None:
 
 
 def fitted(problem: Problem, options: tuple[int, ...], method: str = "") -> Choice | None:
-    """The choice of these options, in an order with few launches. While a device's memory is too
-    small, those of its options go back to the host that save least for the bytes they hold."""
+    """The choice of these options in an order with few launches. While a device's memory is
+    exceeded, the options that save least per byte return to the host."""
     for _ in range(_MOST_REPAIRS):
         stages = schedule(problem, options) or schedule(unlimited(problem), options)
         if stages is None:
@@ -84,7 +84,7 @@ def _least_valuable(problem: Problem, options: Sequence[int], peak: Peak) -> Ite
 
 
 def pruned(problem: Problem, start: Choice, keeps: Callable[[Sequence[int]], bool]) -> Choice:
-    """Regions that are not worth keeping, judged by their nodes, go back to the host."""
+    """The choice without regions that `keeps` rejects; their nodes return to the host."""
     sites = site_of(problem, start.options)
     regions: dict[int, list[int]] = {}
     for node, stage in enumerate(start.stages):
@@ -111,7 +111,7 @@ def pruned(problem: Problem, start: Choice, keeps: Callable[[Sequence[int]], boo
 def _cover_sites(
     problem: Problem, kept: dict[int, int], sites: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Cover all nodes, site by site, larger options first; `kept` is what is covered already."""
+    """Cover all nodes, site by site, larger options first; `kept` are nodes covered already."""
     banned: set[int] = set()
     while True:
         options = _first_fit(problem, kept, sites, banned)

@@ -1,7 +1,7 @@
-"""Backends in processes of their own: a backend in, one that cannot hurt this process out.
+"""Backends in separate processes: a backend in, one that cannot affect this process out.
 
-What runs the backend's own code generator, cost model or library happens in a worker; patterns and
-predicates, which are Python on graphs of this process, stay here.
+Code generators, cost models and libraries of the backend run in a worker; patterns and predicates,
+which are Python functions on graphs, run here.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Isolation = str | Mapping[str, str] | None  # for all backends, or by name; None
 
 
 def isolated(backend: Backend, asked: Isolation = None, deadline: float = DEADLINE) -> Backend:
-    """The backend as it is, or in a process of its own where it or the user wants that."""
+    """The backend, in a process of its own if it or the user requires that."""
     wish = asked.get(backend.name) if isinstance(asked, Mapping) else asked
     isolation = check_isolation(wish or backend.isolation)
     return IsolatedBackend(backend, deadline) if isolation == "process" else backend
 
 
 class IsolatedBackend(Backend):
-    """Everything that may crash is asked of a worker, within `deadline` seconds."""
+    """A backend whose calls that may crash are made in a worker, within `deadline` seconds."""
 
     isolation = "process"
     keeps_deadlines = True
@@ -84,7 +84,7 @@ class IsolatedBackend(Backend):
         return int(self._ask(_workspace, pack_graph(region)).facts)
 
     def compile(self, region: Graph) -> bytes:
-        """Its own passes over the region included."""
+        """Compile in the worker, the backend's own passes included."""
         return self._ask(_compile, pack_graph(region)).blobs[0]
 
     def load(self, blob: bytes, threads: int | None = None) -> IsolatedRunner:
@@ -148,7 +148,7 @@ def unpack_graph(message: Message) -> Graph:
 
 @cache
 def backend_of(module: str, name: str, variant: str, arguments: str) -> Backend:
-    """The backend, once: it may remember what it has compiled."""
+    """The backend, made once: it may cache what it has compiled."""
     return _instantiate(module, name, variant, arguments)
 
 

@@ -1,11 +1,10 @@
-"""The memory of devices: a placement in, what each device holds at its fullest out.
+"""The memory of devices: a placement in, the peak memory of each device out.
 
-As long as a model is loaded, a device keeps the constants of all its regions. One with memory of
-its own (a space) also holds the values that cross borders of regions there: from the region that
-makes one, or before which it is uploaded, to the last that reads it, as programs allocate them
-(`runtime/tensor_pool.py`). A backend in the host's memory holds operands and results of a region
-while that runs. On top of that, while a region runs, come its intermediate values, alive from the
-node that makes them to the last one that reads them, and the workspace that its backend declares.
+While a model is loaded, a device keeps the constants of all its regions. A device with its own
+memory (a space) also holds the values that cross borders of regions there, from their producer or
+upload to their last reader, as programs allocate them (`runtime/tensor_pool.py`). A backend in the
+host's memory holds operands and results of a region while that runs. In addition, a running region
+holds its live intermediate values and the workspace that its backend declares.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MOST_NAMED = 6  # values of a device at its fullest
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Memory that some sites share; with `stays`, values stay there between regions."""
+    """Memory that some sites share; if it `stays`, values remain there between regions."""
 
     name: str
     sites: tuple[int, ...]
@@ -36,8 +35,8 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class HeldBuffer:
-    """A value in the memory of a device at its fullest, in a form, during a stage; `is_inside`
-    where only the region of that stage knows it."""
+    """A value in a device's memory at its peak, in a form, during a stage; `is_inside`: it is an
+    intermediate value of the region at that stage."""
 
     flow: int
     form: int
@@ -48,7 +47,7 @@ class HeldBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What a device holds at its fullest, in bytes."""
+    """The contents of a device's memory at its peak, in bytes."""
 
     space: Space
     constants: int
@@ -81,13 +80,13 @@ def spaces_of(problem: Problem) -> list[Space]:
 
 
 def peaks(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> list[Peak]:
-    """What each device holds at its fullest under a choice; none for devices without work."""
+    """The peak of each device under a choice; none for devices without work."""
     views = _views(problem, options, stages)
     return [max(view.peaks(options), key=lambda peak: peak.total) for view in views]
 
 
 def overflows(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> list[Peak]:
-    """What devices hold while a node runs, for all nodes at which that is more than they have."""
+    """The memory contents at each node that exceed the capacity."""
     return [
         peak
         for view in _views(problem, options, stages)
@@ -98,7 +97,7 @@ def overflows(problem: Problem, options: Sequence[int], stages: Sequence[int]) -
 
 
 def _views(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Iterator[_View]:
-    """A choice as each device with work sees it."""
+    """A choice as seen by each device that has work."""
     sites = [-1] * problem.nodes
     for number in options:
         for node in problem.options[number].nodes:
@@ -112,7 +111,7 @@ def _views(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> I
 
 
 def region_bytes(problem: Problem, options: Sequence[int]) -> int:
-    """What a region of these options needs while it runs, beside constants."""
+    """Bytes that a region of these options needs while it runs, without constants."""
     site = problem.options[options[0]].site
     nodes = [node for number in options for node in problem.options[number].nodes]
     forms = dict.fromkeys(nodes, problem.sites[site].form)
@@ -123,7 +122,7 @@ def region_bytes(problem: Problem, options: Sequence[int]) -> int:
 
 
 class _View:
-    """A choice as one device sees it."""
+    """A choice as seen by one device."""
 
     def __init__(
         self,
@@ -144,7 +143,7 @@ class _View:
                 self.add(number, problem.flows[number])
 
     def add(self, number: int, flow: Flow) -> None:
-        """Where and when one value is in this memory."""
+        """Add where and when one value is in this memory."""
         maker, stages = flow.producer, self.stages
         produced = None if maker is None else self.forms.get(maker)
         readers: dict[int, list[int]] = {}
@@ -168,7 +167,7 @@ class _View:
                 self.crossing.append((buffer, Lifetime(size, first, last)))
 
     def peaks(self, options: Sequence[int], with_constants: bool = True) -> list[Peak]:
-        """What is there while each region runs, at its fullest."""
+        """The peak during each region."""
         constants = self.problem.held_by(self.forms) if with_constants else 0
         result = []
         for stage in self.regions:
@@ -177,7 +176,7 @@ class _View:
         return result
 
     def each_node(self, options: Sequence[int]) -> Iterator[Peak]:
-        """What is there while each node runs."""
+        """The contents during each node."""
         constants = self.problem.held_by(self.forms)
         workspaces = {stage: self.workspace(stage, options) for stage in self.regions}
         for node in self.forms:
@@ -187,7 +186,7 @@ class _View:
     def at(
         self, node: int, stage: int, constants: int, workspace: tuple[int, int, int] | None
     ) -> Peak:
-        """What is there while a node of a region runs."""
+        """The contents while a node of a region runs."""
         values = [
             HeldBuffer(buffer.flow, buffer.form, stage, buffer.size)
             for buffer, interval in self.crossing
@@ -201,7 +200,7 @@ class _View:
         return Peak(self.space, constants, tuple(values), node, workspace)
 
     def workspace(self, stage: int, options: Sequence[int]) -> tuple[int, int, int] | None:
-        """The largest workspace of a region: its option, the stage, and bytes."""
+        """The largest workspace in a region: its option, the stage, and bytes."""
         sizes = [
             (self.problem.options[number].workspace, number)
             for number in options
@@ -212,14 +211,14 @@ class _View:
 
 
 def overfull(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Peak | None:
-    """The first device that a choice asks more of than it has."""
+    """The first device whose peak exceeds its capacity."""
     if all(site.capacity is None for site in problem.sites):
         return None
     return next((peak for peak in peaks(problem, options, stages) if not peak.fits), None)
 
 
 def in_words(problem: Problem, peak: Peak) -> str:
-    """What a device holds at its fullest, the largest values first."""
+    """The contents of a device at its peak, the largest values first."""
     sizes: dict[str, int] = {}
     for buffer in peak.values:
         name = problem.flows[buffer.flow].name or f"value {buffer.flow}"

@@ -1,14 +1,14 @@
-"""Cuts on the memory of devices: a choice that needs too much in, rows that exclude it out.
+"""Cuts on device memory: a choice that exceeds a memory in, rows that exclude it out.
 
-`RegionCuts` hold whatever the order of regions is. Neighbours on one site are in one region unless
-their edge is split, and so are the ends of a path of such edges: while a node of the path runs, all
-that the region holds for the others is in memory, too. To get rid of it, a node of the path has to
-leave the site, or an edge of it has to be split, which is a launch more. So the linear relaxation
-pays for a whole launch, however it spreads the split.
+`RegionCuts` hold for any order of regions. Neighbours on one site are in one region unless their
+edge is split, and so are the ends of a path of such edges: while a node of the path runs, all that
+the region holds for the others is in memory, too. To avoid that, a node of the path has to leave
+the site, or an edge of it has to be split, at the price of a launch. So the linear relaxation pays
+for a whole launch, however it spreads the split.
 
 `StageCuts` exclude what region cuts cannot express: parts of a region that no path connects, and
-values that stay in memory between regions whose order is open. They only hold at the stages that
-they were found at.
+values that stay in memory between regions in an undecided order. They hold only at the stages at
+which they were found.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class RegionCuts:
         self.present: dict[tuple[int, int], dict[_Key, tuple[int, float]]] = {}
 
     def add(self, peak: Peak, stages: Sequence[int]) -> bool:
-        """Cut off a choice in which a region is too large; False where no cut does, since parts of
-        the region have nothing to do with each other."""
+        """Cut off a choice with a region that is too large; False if no region cut does, since
+        parts of the region are not connected."""
         region = _Region(self.model, peak, stages)
         # the nearest ones that are too much together: the fewer nodes and edges a row depends on,
         # the fewer ways there are around it
@@ -58,7 +58,7 @@ class RegionCuts:
 
 
 class _Region:
-    """A region that is too large, as seen from the node at which it is."""
+    """A region that is too large, seen from the node at its peak."""
 
     def __init__(self, model: Model, peak: Peak, stages: Sequence[int]) -> None:
         self.model, self.peak, self.stages = model, peak, stages
@@ -67,8 +67,8 @@ class _Region:
         self.site = self.stage % model.count
 
     def reasons(self) -> Iterator[tuple[_Key, int, Linear]]:
-        """What is in memory for a reason that rows can express, with its size and an expression
-        that is 0 where the reason holds, else at least 1."""
+        """Values in memory for reasons that rows can express, each with its size and an expression
+        that is 0 if the reason holds, else at least 1."""
         for buffer in self.peak.values:
             absent = self.why_held(buffer)
             if buffer.size and absent is not None:
@@ -104,8 +104,8 @@ class _Region:
         return None
 
     def why_kept(self, flow: Flow, form: int) -> Linear | None:
-        """A value that the region does not touch: one that is made or read there before, and read
-        after it."""
+        """The reason of a value that the region does not touch: it is made or read there before,
+        and read after the region."""
         before = [end for end in flow.ends if end in self.before and self.is_there(end, form)]
         after = [end for end in flow.consumers if end in self.after and self.is_there(end, form)]
         if not before or not after:
@@ -126,21 +126,22 @@ class _Region:
         return minus({CONSTANT: 1.0}, self.model.here[self.site][node])
 
     def together(self, before: int, after: int) -> Linear:
-        """Whether one end of an edge is on the site, and in the same region as the other end."""
+        """1 if one end of an edge is on the site, and in the same region as the other end."""
         split = self.model.splits.get((self.site, before, after))
         other = before if self.stages[before] != self.stage else after
         here = self.model.here[self.site][other]
         return here if split is None else minus(here, {split: 1.0})
 
     def nearest(self, nodes: Sequence[int]) -> Linear | None:
-        """Whether none of some nodes is in the region: those that the fewest steps lead to."""
+        """At least 1 if none of some nodes is in the region, by the shortest path to one of
+        them."""
         reached = [node for node in nodes if node in self.paths]
         steps = {node: len(self.path(node)) for node in reached}
         return self.apart(min(reached, key=lambda node: steps[node])) if reached else None
 
     def apart(self, node: int) -> Linear | None:
-        """At least 1 if a node is not in the region of the node at the peak, as far as the path
-        between them tells; None where there is no path."""
+        """At least 1 if a node is not in the region of the node at the peak, by the path between
+        them; None if there is no path."""
         if node not in self.paths:
             return None
         path = self.path(node)
@@ -158,8 +159,8 @@ class _Region:
 
     @cached_property
     def paths(self) -> dict[int, int]:
-        """The nodes of the region that edges within it connect to the one at the peak, each with
-        the next one on a shortest path there."""
+        """The nodes of the region connected to the one at the peak, each with the next node on a
+        shortest path there."""
         result, queue = {self.peak.node: self.peak.node}, [self.peak.node]
         for node in queue:
             for other in self.problem.neighbours[node]:
@@ -177,7 +178,7 @@ class _Region:
         return self._reached(forwards=True)
 
     def _reached(self, forwards: bool) -> frozenset[int]:
-        """The nodes that the one at the peak waits for, or that wait for it."""
+        """The nodes that the one at the peak depends on, or that depend on it."""
         result, stack = {self.peak.node}, [self.peak.node]
         while stack:
             node = stack.pop()
@@ -195,11 +196,11 @@ class StageCuts:
         self.model = model
 
     def add(self, peak: Peak, stages: Sequence[int]) -> None:
-        """Not all at once what is at once in a memory that is too small, at these stages or the
-        same ones some rounds earlier or later.
+        """Exclude that the peak's values are all in memory at these stages, or at the same ones
+        some rounds earlier or later.
 
-        Each value counts where the nodes that put it there, under the choice `stages`, are where
-        they are now: any other choice that does the same needs as much."""
+        Each value counts if the nodes that put it there under the choice `stages` are where they
+        are now: any other choice that does the same needs as much memory."""
         moments = {buffer.stage for buffer in peak.values}
         moments |= {peak.workspace[1]} if peak.workspace else set()
         if not moments:
@@ -223,7 +224,7 @@ class StageCuts:
             self.model.within(peak.space, plus(terms))
 
     def present(self, buffer: HeldBuffer, peak: Peak, stages: Sequence[int], shift: int) -> Linear:
-        """A variable that is 1 where a value is in a memory for the same reason as now."""
+        """A variable that is 1 if a value is in memory for the same reason as now."""
         positions, flow = self.model.positions, self.model.problem.flows[buffer.flow]
         now, then = buffer.stage, buffer.stage + shift
         maker, form = flow.producer, buffer.form
@@ -260,7 +261,7 @@ class StageCuts:
         return self.all_of([here(before, 0, then - 1), here(after, then + 1, end)], never)
 
     def all_of(self, needs: Sequence[Linear], never: Sequence[Linear] = ()) -> Linear:
-        """A variable that is 1 where all of some expressions are 1 and none of others is."""
+        """A variable that is 1 if all of some expressions are 1 and none of others is."""
         both = self.model.programme.variable()
         missing = {CONSTANT: len(needs) - 1.0}
         rest = minus(plus([{both: 1.0}, missing]), plus(needs))

@@ -1,13 +1,13 @@
-"""The problem of placement as a mixed-integer programme, with or without the order of regions.
+"""The placement problem as a mixed-integer programme, with or without the order of regions.
 
-With `rounds`, every node gets a *stage*, a region is all nodes of a stage, and stage k is on site
-k modulo the number of sites. A stage is written in unary: one variable per threshold between the
-stages that are open to a node, "at this stage or a later one", so that "never falls along an edge"
-is a difference of variables.
+With `rounds`, every node gets a *stage*; a region is all nodes of a stage, and stage k is on site k
+modulo the number of sites. A stage is encoded in unary: one variable per threshold between the
+stages open to a node, "at this stage or a later one", so that "never decreases along an edge" is a
+difference of variables.
 
 Without rounds (0), every node gets a site, and what depends on the order is relaxed: launches on a
 site are at least the regions there on any path through the graph. Where memory is limited, an edge
-between two nodes of a site may be *split*, which makes their regions different ones.
+between two nodes of a site may be *split*, which puts them into different regions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graft.byoc.problem import HOST, Problem
 
 
 class Model:
-    """Variables and rows of a problem; no `positions` where there are too few rounds."""
+    """Variables and rows of a problem; no `positions` if there are too few rounds."""
 
     def __init__(self, problem: Problem, rounds: int) -> None:
         self.problem, self.rounds = problem, rounds
@@ -50,7 +50,7 @@ class Model:
             self.fit_nodes()
 
     def cover(self) -> None:
-        """Each node by exactly one option, at the stage where it is."""
+        """Cover each node by exactly one option, at the node's stage."""
         options = self.problem.options
         for number, option in enumerate(options):
             stages = set(self.stages[option.site :: self.count])
@@ -72,17 +72,17 @@ class Model:
                 self.programme.zero(minus(position.at(stage), is_chosen))
 
     def use(self, number: int, stage: int, is_chosen: Linear) -> None:
-        """Let an expression say whether an option is chosen at a stage."""
+        """Define the expression that is 1 if an option is chosen at a stage."""
         self.used[number, stage] = is_chosen
         self.programme.add_cost(is_chosen, self.problem.options[number].seconds / self.unit)
 
     def chosen(self, option: int) -> Linear:
-        """1 if an option is chosen, at whatever stage."""
+        """1 if an option is chosen at any stage."""
         stages = self.stages[self.problem.options[option].site :: self.count]
         return plus([self.used[option, k] for k in stages if (option, k) in self.used])
 
     def stay_accurate(self) -> None:
-        """The errors of the chosen options within the limit, in units of it."""
+        """Limit the sum of errors of the chosen options, in units of the limit."""
         limit, errors = self.problem.error_limit, self.problem.options
         parts: list[Linear] = []
         for (number, _), variable in self.used.items():
@@ -100,7 +100,7 @@ class Model:
         return plus([position.at(k) for k in position.stages if k % self.count in sites])
 
     def carry(self) -> None:
-        """Values into the forms in which they are read."""
+        """Pay for transfers of values into the forms in which they are read."""
         for flow in self.problem.flows:
             for form in range(1, len(flow.bring)):
                 producer_form: Linear = {}
@@ -124,7 +124,7 @@ class Model:
             self.programme.at_least_zero(minus({paid: 1.0}, need))
 
     def count_launches(self) -> None:
-        """Per site, as many launches as regions on any path."""
+        """Count as many launches per site as regions on any path."""
         spaces = spaces_of(self.problem)
         limited = {s for space in spaces if space.capacity is not None for s in space.sites}
         for number, site in enumerate(self.problem.sites):
@@ -143,7 +143,7 @@ class Model:
             self.deepen(number, most)
 
     def split_regions(self, site: int) -> None:
-        """Let neighbours on a site be in different regions, unless one option covers both."""
+        """Allow neighbours on a site to be in different regions, unless one option covers both."""
         here = self.here[site]
         for before, after in self.problem.edges:
             if not here[before] or not here[after]:
@@ -162,7 +162,7 @@ class Model:
                 self.programme.at_least_zero(minus({CONSTANT: 2.0}, plus([{split: 1.0}, *ends])))
 
     def deepen(self, site: int, most: float) -> None:
-        """The regions on a site that any path to a node has, node by node."""
+        """The largest number of regions on a site on any path to each node."""
         here, total = self.here[site], self.launches[site]
         depths = {
             node: self.programme.variable(upper=most)
@@ -187,7 +187,8 @@ class Model:
                     self.programme.at_least_zero(minus(apart, further))
 
     def begin_stages(self) -> None:
-        """Launch every stage that has nodes; a round without accelerators is not begun."""
+        """Pay a launch for every stage with nodes; a round without accelerators is not followed by
+        another."""
         if not self.rounds:
             return
         started: dict[int, int] = {}
@@ -207,9 +208,8 @@ class Model:
             self.programme.at_least_zero(minus({total: 1.0}, starts))
 
     def fit_nodes(self) -> None:
-        """What holds in any order: the constants of all regions are within each memory, together
-        with what any node reads and makes, its workspace included. More is limited as need be
-        (`limit`)."""
+        """Rows that hold in any order: the constants of all regions, and what any node reads, makes
+        and needs as workspace, fit each memory. Cuts (`within`) are added as needed."""
         for space in spaces_of(self.problem):
             if space.capacity is None:
                 continue
@@ -228,7 +228,7 @@ class Model:
                     self.within(space, terms)
 
     def at_nodes(self, space: Space) -> dict[int, Linear]:
-        """Bytes that are in a memory when a node runs there, by node."""
+        """Bytes in a memory when a node runs there, by node."""
         terms: dict[int, list[Linear]] = {}
         for (number, _), variable in self.used.items():
             option = self.problem.options[number]
@@ -241,28 +241,28 @@ class Model:
         return {node: plus(own) for node, own in terms.items()}
 
     def limit_constants(self, space: Space, size: int) -> None:
-        """No more than so many bytes of constants in a memory."""
+        """Limit the bytes of constants in a memory."""
         share = size / max(space.capacity or 0, 1)
         self.programme.at_least_zero({CONSTANT: share, self.held[space]: -1.0})
 
     def within(self, space: Space, amount: Linear) -> None:
-        """Constants, and what is needed besides, within a memory."""
+        """Limit constants and an additional amount to the capacity of a memory."""
         share = scaled(amount, 1.0 / max(space.capacity or 0, 1))
         room = {CONSTANT: 1.0 if space.capacity else 0.0, self.held[space]: -1.0}
         self.programme.at_least_zero(minus(room, share))
 
     def is_in(self, stage: int, space: Space, form: int) -> bool:
-        """Whether what runs at a stage has values in a memory and form."""
+        """Whether nodes at a stage have their values in a memory and form."""
         site = stage % self.count
         return site in space.sites and self.problem.sites[site].form == form
 
     def forbid(self, circle: Sequence[int]) -> None:
-        """Not all of these options, which would wait for each other."""
+        """Exclude a set of options that would wait for each other."""
         total = plus([self.used[key] for key in self.used if key[0] in circle])
         self.programme.at_least_zero(minus({CONSTANT: len(circle) - 1.0}, total))
 
     def read(self, values: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The solver's answer: the options chosen, and the stages of the nodes."""
+        """The chosen options and the stages of the nodes in a solution."""
         stages = tuple(
             max(
                 (p.stages[j + 1] for j, t in enumerate(p.thresholds) if values[t] > 0.5),
@@ -276,8 +276,7 @@ class Model:
         return tuple(sorted(chosen)), stages
 
     def read_splits(self, values: Sequence[float]) -> dict[tuple[int, int], bool]:
-        """Edges between nodes of one site, as far as memory is limited there, and whether the
-        solver's answer splits them."""
+        """Whether a solution splits each edge between nodes of one site with limited memory."""
         splits = {}
         for (site, before, after), split in self.splits.items():
             here = (evaluate(self.here[site][node], values) for node in (before, after))
@@ -300,8 +299,8 @@ def _between(problem: Problem, here: Sequence[Linear]) -> set[int]:
 
 
 def open_stages(problem: Problem, rounds: int) -> list[list[int]]:
-    """Per node the stages it may be in, given what comes before and after; none where rounds are
-    too few."""
+    """Per node the stages that its predecessors and successors allow; empty if there are too few
+    rounds."""
     count = len(problem.sites)
     sites = [sorted({problem.options[o].site for o in result}) for result in problem.covering]
     stages = [[r * count + s for r in range(rounds) for s in own] for own in sites]
@@ -338,7 +337,8 @@ class Position:
 
 
 def place_nodes(programme: Programme, problem: Problem, rounds: int) -> list[Position]:
-    """Variables for every node's stage, ordered along the edges; none where rounds are too few."""
+    """Variables for every node's stage, ordered along the edges; empty if there are too few
+    rounds."""
     positions: list[Position] = []
     for own in open_stages(problem, rounds):
         thresholds = [programme.variable(integer=True) for _ in own[1:]]
