@@ -1,9 +1,9 @@
 """Executes a plan: regions are outlined, compiled, checked and linked to the host's program.
 
-A region that fails its check is tried again in two parts, and so on down to single candidates; what
-fails as such is demoted. The graph is outlined again without it, until all that is left can be
-trusted. What comes out is a graph with `region` nodes and, for each, what runs it: the
-accelerator's code with the host's behind it.
+A region that fails its check is tried again in two parts, down to single candidates; a single
+candidate that fails is demoted to the host, and the graph is outlined again without it. The result
+is a graph with `region` nodes, and for each of them a runner: the accelerator's code, with the
+host's as a fallback.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SPLITS = 32  # how often the regions of a plan may be tried again in parts
 
 @dataclass(frozen=True)
 class OffloadedGraph:
-    """A graph with a node per region, what runs these, and what had to go back to the host."""
+    """A graph with a node per region, the runners of these, and the regions demoted to the host."""
 
     graph: Graph
     compiled: tuple[CompiledRegion, ...]
@@ -58,8 +58,8 @@ def offload(
     threads: int | None = None,
     report: Progress = quietly,
 ) -> OffloadedGraph:
-    """Outline, compile and check until every region that is left holds. `judge` is the host as
-    results are compared with it, where that is another one than runs the model."""
+    """Outline, compile and check regions until all that are left pass. `judge` is the host backend
+    that results are compared with, if it is not the one that runs the model."""
     deadline = policy.deadline or DEADLINE
     compiler = RegionCompiler(judge or host, check, deadline, threads)
     repair = _Repair(graph, backends)
@@ -82,7 +82,7 @@ def offload(
 
 
 class _Repair:
-    """What becomes of regions that fail."""
+    """Splits or demotes regions that fail."""
 
     def __init__(self, graph: Graph, backends: Mapping[str, Backend]) -> None:
         self._graph, self._backends = graph, backends
@@ -90,7 +90,7 @@ class _Repair:
         self.demotions: list[Demotion] = []
 
     def without(self, planned: Planned, outcomes: Sequence[CompiledRegion | Failure]) -> Planned:
-        """The regions that hold, and parts of those that do not."""
+        """The regions that pass, and parts of the others."""
         left: list[tuple[str, Sequence[Node]]] = []
         for number, ((backend, nodes), item) in enumerate(zip(planned, outcomes, strict=True)):
             if isinstance(item, CompiledRegion):
@@ -135,8 +135,8 @@ def _region(
 
 @dataclass(frozen=True, eq=False)
 class Attachments:
-    """The regions of a compiled model by variant, of which the general program has no name; `host`
-    compiles what is fallen back on."""
+    """The compiled regions of a model by variant (the general program's name is empty); `host`
+    compiles the fallbacks."""
 
     regions: Mapping[str, Sequence[CompiledRegion]]
     host: Backend
@@ -144,12 +144,12 @@ class Attachments:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of the backends whose regions these are."""
+        """The versions of the backends that compiled the regions."""
         backends = (region.backend for own in self.regions.values() for region in own)
         return {backend.name: backend.version for backend in backends}
 
     def blobs(self) -> dict[str, bytes]:
-        """What a file has to hold of them; equal regions share code."""
+        """The blobs that a file stores for the regions; equal regions share code."""
         codes: dict[str, bytes] = {}
         numbers: dict[str, int] = {}
 

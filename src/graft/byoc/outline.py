@@ -1,6 +1,8 @@
-"""Regions out of the graph: nodes in, one `region` node in their place, the graph otherwise as it
-was. The order of nodes follows the regions, so that each is one call, and they run one after the
-other as they were planned: what devices hold meanwhile is part of the plan."""
+"""Outlining: a graph and regions in; the graph with one `region` node per region out.
+
+The order of nodes follows the regions, so that each is one call and they run in the planned order:
+the memory that devices hold depends on it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from graft.ir.nested import change_nested
 
 
 def outline(graph: Graph, regions: Sequence[tuple[str, Sequence[Node]]]) -> Graph:
-    """The graph with each region as one node, in an order in which everything can run; those of
-    nodes in bodies are outlined there."""
+    """The graph with each region as one node, in an executable order; regions in bodies are
+    outlined there."""
     labelled = [
         (region_label(backend, number), backend, nodes)
         for number, (backend, nodes) in enumerate(regions)
@@ -57,7 +59,7 @@ def region_label(backend: str, number: int) -> str:
 
 
 def region_node(graph: Graph, backend: str, nodes: Sequence[Node], label: str) -> Node:
-    """One node that stands for some."""
+    """The node for a region."""
     inputs, outputs = borders(nodes, graph)
     body = region_graph(nodes, graph, label)
     # the body's results are values of its own, the graph's go on being the graph's
@@ -68,7 +70,7 @@ def region_node(graph: Graph, backend: str, nodes: Sequence[Node], label: str) -
 def _in_order(
     nodes: Sequence[Node], rank: Mapping[Node, int], one_by_one: Sequence[Node] = ()
 ) -> list[Node]:
-    """By rank as far as possible, each node after what it reads, and some after each other."""
+    """Topological order by rank; the nodes of `one_by_one` keep their order."""
     producer = {value: node for node in nodes for value in node.outputs}
     waits = {node: {producer[v] for v in node.args if v in producer} - {node} for node in nodes}
     for before, after in pairwise(one_by_one):

@@ -1,4 +1,4 @@
-"""Partitioning, top to bottom: a graph and backends in, a plan and all that led to it out."""
+"""Partitioning, top to bottom: a graph and backends in, a plan with all its reasons out."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _MOST_REFINEMENTS = 3
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """What a user may ask of partitioning; `releases` lets what a pin wants elsewhere, and cannot
-    run there, run on the host."""
+    """The user's options; `releases` lets the host run nodes that are pinned to a backend that
+    cannot run them."""
 
     pins: Pins = NO_PINS
     releases: bool = False
@@ -63,8 +63,9 @@ class Partition:
 def partition(
     graph: Graph, backends: Sequence[Backend], pricing: Pricing, options: PartitionOptions
 ) -> Partition:
-    """Find candidates, price them, choose; then measure chosen regions as a whole and choose again,
-    until the choice stays the same. What is cheapest by what whole regions take is the plan."""
+    """Find candidates, price them, choose; then measure the chosen regions as a whole and choose
+    again until the choice is stable. The plan is the choice that is cheapest by the times of whole
+    regions."""
     result, prices = _priced(graph, backends, pricing, options)
     if result.limits_hit:
         warn_user(_limited(result.limits_hit), RegionWarning)
@@ -89,7 +90,7 @@ def partition(
 def _priced(
     graph: Graph, backends: Sequence[Backend], pricing: Pricing, options: PartitionOptions
 ) -> tuple[Candidates, Mapping[Candidate, Cost]]:
-    """Candidates and their prices, which leave no node without a place to run."""
+    """Candidates and their prices, such that every node can run somewhere."""
     pins, names = options.pins, [backend.name for backend in backends]
     _check_pins(pins, all_nodes(graph), names)
     while True:
@@ -113,7 +114,7 @@ def _priced(
 
 
 def _with_refusals(candidates: Candidates, reasons: Mapping[Candidate, str]) -> Candidates:
-    """The same candidates, with reasons against some, as if they had been refused."""
+    """The candidates, with refusals for some of them."""
     refusals = dict(candidates.refusals)
     for candidate, reason in reasons.items():
         refused = Refused(candidate.backend, candidate.pattern, reason)
@@ -145,10 +146,10 @@ def _settled(
     alternatives: Mapping[str, Choice],
     options: PartitionOptions,
 ) -> tuple[Choice, list[Choice]]:
-    """The choice at which prices and choice agree, and those that were tried on the way.
+    """The choice at which prices and choice agree, and the choices tried before.
 
-    To begin with, what accelerators can run costs as much as when they run all of it, which is the
-    least it can cost: a region that is larger than its parts together suggest gets its chance."""
+    Initially, candidates are priced as parts of the largest region an accelerator can run, which is
+    the least they can cost: so a region that costs less than the sum of its parts gets a chance."""
     for other in alternatives.values():
         prices = wholes.refined(prices, other)
     choices: dict[tuple[int, ...], Choice] = {}
@@ -166,8 +167,8 @@ def _settled(
 
 
 class _Wholes:
-    """What regions take as a whole, where that can be measured, or where a backend declares it;
-    `placement` has the prices of candidates by themselves."""
+    """The times of whole regions, where they can be measured or are declared; `placement` has the
+    prices of single candidates."""
 
     def __init__(self, placement: Placement, pricing: Pricing) -> None:
         self.placement = placement
@@ -183,8 +184,8 @@ class _Wholes:
     def _of(
         self, name: str, nodes: Sequence[Node], options: Sequence[int], is_declared: bool
     ) -> float | None:
-        """The time of a region of several candidates in all its executions; infinite where it does
-        not run at all."""
+        """The time of a region of several candidates in all its executions; infinite if it does not
+        run."""
         key = tuple(options)
         if key not in self._prices:
             candidates = self.placement.candidates
@@ -219,12 +220,12 @@ class _Wholes:
                 yield tuple(member.candidate for member in members), whole
 
     def refined(self, prices: Mapping[Candidate, Cost], choice: Choice) -> dict[Candidate, Cost]:
-        """Prices that add up to the time which the regions of a choice take."""
+        """Prices that add up to the times of the regions of a choice."""
         finite = {m: whole for m, whole in self._measured(choice) if math.isfinite(whole)}
         return refined(prices, finite)
 
     def seconds(self, choice: Choice) -> float:
-        """What a choice takes, by its regions as a whole."""
+        """The time of a choice by its whole regions."""
         own = {item.candidate: item.cost.seconds for item in self.placement.priced}
         total = bill(self.placement.problem, choice.options, choice.stages).total
         for members, whole in self._measured(choice):
@@ -240,7 +241,7 @@ def _chosen(placement: Placement, starts: Sequence[Choice], options: PartitionOp
 
 
 def other_choices(placement: Placement) -> dict[str, Choice]:
-    """What simpler schemes would do, to be priced beside the exact one."""
+    """The choices of simpler schemes, to be priced beside the exact one."""
     problem = placement.problem
     macs = [node_work(node).macs for node in placement.candidates.nodes]
     result = {"host-only": host_only(problem), "greedy": greedy(problem)}
@@ -267,7 +268,7 @@ def regions(placement: Placement, choice: Choice) -> list[tuple[str, list[Node],
 
 
 def plan_of(result: Partition, alternative: str) -> Plan:
-    """The plan of one of the other choices."""
+    """The plan of another choice."""
     return _plan(result.placement, result.alternatives[alternative], result.alternatives)
 
 
@@ -290,7 +291,7 @@ def _plan(placement: Placement, choice: Choice, alternatives: Mapping[str, Choic
 
 
 def unplaced(candidates: Candidates, costs: Mapping[Candidate, object]) -> list[Node]:
-    """The nodes that no candidate with a price covers."""
+    """The nodes that no priced candidate covers."""
     covered = {node for candidate in costs for node in candidate.nodes}
     return [node for node in candidates.nodes if node not in covered]
 
@@ -302,7 +303,7 @@ def why_unplaced(
     backends: Sequence[str],
     pins: Pins,
 ) -> str:
-    """The cause, for a message."""
+    """The reason why a node cannot be placed, for a message."""
     shown = " and ".join(f"'{pin}'" for pin in pins.of(node))
     subject = f"the pin {shown} leaves" if len(pins.of(node)) == 1 else f"the pins {shown} leave"
     allowed = [name for name in (*backends, HOST_BACKEND) if pins.verdict(node, name) is None]
@@ -315,8 +316,8 @@ def why_unplaced(
 def _cause(
     node: Node, backend: str, candidates: Candidates, failures: Mapping[Candidate, str]
 ) -> str:
-    """What keeps a backend from running a node: what happened when it was tried, or the refusals
-    of matches that hold the node, or that there are none."""
+    """Why a backend does not run a node: a failed trial, refusals of matches with the node, or no
+    pattern."""
     for candidate, reason in failures.items():
         if candidate.backend == backend and node in candidate.nodes:
             return f"{backend} accepts {candidate.label} and does not run it: {reason}"

@@ -1,9 +1,9 @@
-"""Candidates with prices -> the problem of placement, in numbers.
+"""Candidates with prices -> the placement problem in numbers.
 
-Forms: a backend's tensors live in a memory space, in a layout and dtype of its wish. Backends that
-agree on all three exchange values for nothing; others by way of the host's memory, at the price of
-the transfer and of the conversion. The host keeps images in a blocked layout of its own, so that
-they are rearranged whenever they leave it, but for the inputs and outputs of the whole graph.
+Forms: a backend's tensors are in a memory space, a layout and a dtype. Backends with equal forms
+exchange values for free; others through the host's memory, at the cost of transfer and conversion.
+The host keeps images in a blocked layout of its own, so they are also rearranged, except for inputs
+and outputs of the graph.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOST_FORM: Form = (HOST_SPACE, "blocked", DType.FLOAT32)
 
 @dataclass(frozen=True)
 class PricedCandidate:
-    """A candidate and what it takes."""
+    """A candidate and its cost."""
 
     candidate: Candidate
     cost: Cost
@@ -37,7 +37,7 @@ class PricedCandidate:
 
 @dataclass(frozen=True)
 class Placement:
-    """The problem, and what its numbers stand for."""
+    """The problem, and the objects that its numbers stand for."""
 
     candidates: Candidates
     priced: tuple[PricedCandidate, ...]  # by number of option
@@ -51,10 +51,10 @@ def placement_of(
     backends: Sequence[Backend],
     host: Limits,
 ) -> Placement:
-    """The problem to choose from; candidates without a price are left out.
+    """The placement problem; candidates without a price are left out.
 
-    What the `host` reads and writes in a second is what it rearranges or converts tensors at; its
-    launch is what it takes to leave native code for a region and come back, beside the region's."""
+    `host` gives the rate at which tensors are converted and rearranged, and the time to leave
+    native code for a region and return, which is added to each region's launch."""
     forms = list(dict.fromkeys([_HOST_FORM, *(form_of(backend.limits) for backend in backends)]))
     number = {node: index for index, node in enumerate(candidates.nodes)}
     priced = tuple(
@@ -100,8 +100,8 @@ def _sites(
     forms: Sequence[Form],
     host_seconds: float,
 ) -> dict[_SiteKey, Site]:
-    """The host, and a site for each backend and each scope that it has candidates in: a region lies
-    within one scope, and is launched whenever that is executed."""
+    """The host, and a site for each backend and scope with candidates of it: a region lies within
+    one scope, and is launched in each of its executions."""
     keys = {_site_key(candidates, item.candidate) for item in priced}
     sites: dict[_SiteKey, Site] = {(HOST_BACKEND, None): Site(HOST_BACKEND)}
     for scope in candidates.scopes:
@@ -119,7 +119,7 @@ def _sites(
 
 
 def form_of(limits: Limits) -> Form:
-    """What values look like to a backend."""
+    """The form of values on a device."""
     return limits.space, limits.layout, limits.dtype
 
 
@@ -130,7 +130,7 @@ def _limits_with(backends: Sequence[Backend], form: Form) -> Limits:
 @dataclass(frozen=True)
 class _Captures:
     """Values that loops and scans capture: their readers in bodies, and the bodies' inputs that
-    they are. A device gets them once for all iterations, so that each is one value."""
+    stand for them. A device gets them once for all iterations, so that each is one value."""
 
     readers: Mapping[Value, Sequence[int]]
     inputs: frozenset[Value]
@@ -152,7 +152,7 @@ def _captures(
 
 
 def _is_kept(inner: Value, outer: Value, others: Sequence[Limits]) -> bool:
-    """Whether a device keeps a capture over iterations: it has one size, and nothing converts it
+    """Whether a device keeps a capture over iterations: it has a static type, and is not converted
     in the body."""
     is_static = isinstance(inner.type, TensorType) and inner.type.is_static
     return is_static and inner.type == outer.type and not any(converts(inner, o) for o in others)
@@ -164,9 +164,9 @@ def _flows(
     limits: Sequence[Limits],
     captures: _Captures,
 ) -> Iterator[Flow]:
-    """The values of a scope. What a body gets and gives is in the host's memory, where programs
-    slice, carry and stack it, so that it is brought and fetched anew in every execution; but what
-    loops and scans capture is brought once for all iterations."""
+    """The values of a scope. Inputs and outputs of a body are in the host's memory, where programs
+    slice, carry and stack them, so they are transferred in every execution; captures of loops and
+    scans are transferred once."""
     graph, host, others = scope.graph, limits[0], limits[1:]
     returned, count = set(graph.outputs), scope.executions.count
     for value in graph.values:
@@ -192,8 +192,8 @@ def _flows(
 
 
 def _order(candidates: Candidates, number: Mapping[Node, int], forms: int) -> Iterator[Flow]:
-    """What a body waits for and what waits for it, as values without bytes or prices: what devices
-    hold while a body runs depends on the order."""
+    """Dependencies of bodies on nodes around them, as values without bytes or prices: the memory
+    that devices hold while a body runs depends on the order."""
     free = (0.0,) * forms
     for scope in candidates.scopes:
         if scope.parent is None or scope.owner is None:
@@ -210,10 +210,10 @@ def _order(candidates: Candidates, number: Mapping[Node, int], forms: int) -> It
 
 
 def carry_seconds(value: Value, limits: Limits, host: Limits, in_rows: bool = False) -> float:
-    """What it takes to bring a value from the host into the form of a backend, or back.
+    """The time to convert a value from the host's form to a backend's, or back.
 
-    `in_rows` says that it is row-major on the host, as the inputs and outputs of models are. What
-    converts it wants it row-major, and the bus carries it as converted."""
+    `in_rows`: it is row-major on the host, as inputs and outputs of models are. Conversions need
+    row-major operands; transfers are of the converted value."""
     size = value_bytes(value)
     seconds = 0.0
     if limits.space != HOST_SPACE:
@@ -223,7 +223,7 @@ def carry_seconds(value: Value, limits: Limits, host: Limits, in_rows: bool = Fa
 
 
 def carried_bytes(value: Value, limits: Limits) -> int:
-    """Bytes of a value in the dtype that a backend wants it in."""
+    """Bytes of a value in the dtype that a backend requires."""
     dtype = boundary.form_of(value, limits).dtype
     size = value_bytes(value)
     return size if dtype is None else size * dtype.bits // value.dtype.bits
@@ -232,8 +232,8 @@ def carried_bytes(value: Value, limits: Limits) -> int:
 def too_large(
     candidates: Candidates, costs: Mapping[Candidate, Cost], backends: Sequence[Backend]
 ) -> dict[Candidate, str]:
-    """Why candidates can never run: what one of their nodes reads and writes, their constants and
-    their workspace are more than the memory of the device."""
+    """Why candidates can never run: the operands and results of one of their nodes, their constants
+    and workspace exceed the memory of the device."""
     limits = {backend.name: backend.limits for backend in backends}
     reasons: dict[Candidate, str] = {}
     for candidate, cost in costs.items():

@@ -1,14 +1,13 @@
-"""What every candidate takes: declared by its backend, measured, or estimated by a roofline.
+"""Prices of candidates: declared by their backends, measured, or estimated by a roofline.
 
-The host's kernels are timed where they will run: in one run of the whole graph on the host. A part
-of a kernel's nodes takes as long as the kernel if it holds the heavy node, for what follows that is
-done in passing, and a share of that if it holds some of several; the rest is a matter of traffic.
-Everything else that is measured is measured in isolation; `refined` corrects the measured prices of
-what was chosen by the time that whole regions take, and declared ones by what a backend with
-`prices_regions` says of these.
+The host's kernels are timed in one run of the whole graph. Nodes that are part of a kernel cost as
+much as the kernel if they contain its heavy node (what follows runs in its epilogue), and a share
+of that if they contain some of several; otherwise their price is that of memory traffic. All other
+measurements are of single regions. `refined` corrects the prices of chosen candidates by the time
+of whole regions, as measured, or as declared by backends with `prices_regions`.
 
-Prices are per inference: what is in a body (`scopes.py`) has the price of one execution times the
-executions that are expected.
+Prices are per inference: in a body (`scopes.py`), the price of one execution times the expected
+executions.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pricing:
-    """How to price: the host, times of its groups in a whole run, and where prices are kept."""
+    """How to price: the host, times of its kernels in a run of the graph, and the store."""
 
     host: Backend
     in_place: Mapping[str, Cost]  # value that a fusion group makes -> what that takes
@@ -60,15 +59,15 @@ class Pricing:
 
 @dataclass(frozen=True)
 class Prices:
-    """What candidates take, and why backends do not run others that they accept."""
+    """Costs of candidates, and why backends fail on others that they accept."""
 
     costs: Mapping[Candidate, Cost]
     failures: Mapping[Candidate, str]
 
 
 def price_all(candidates: Candidates, backends: Sequence[Backend], pricing: Pricing) -> Prices:
-    """A price for every candidate that can be had, for all its executions in an inference; a
-    backend that fails on one has none there, but a failure."""
+    """A price for every candidate, for all its executions in an inference; a candidate on which the
+    backend fails gets a failure instead."""
     by_name = {backend.name: backend for backend in backends}
     groups = _timed_groups(candidates, pricing)
     trials = _Trials(pricing)
@@ -99,7 +98,7 @@ def price_all(candidates: Candidates, backends: Sequence[Backend], pricing: Pric
 
 
 class _Trials:
-    """Prices regions, and remembers what a backend accepts and does not run."""
+    """Prices regions, and remembers the ones on which backends fail."""
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
@@ -107,7 +106,7 @@ class _Trials:
         self._failed: dict[tuple[str, str], list[str]] = {}  # backend and reason -> regions
 
     def price(self, backend: Backend, region: Graph, label: str) -> Cost | str:
-        """The price, or why there is none."""
+        """The price, or the reason why there is none."""
         if backend.name in self._silent:
             return "it did not answer in time before, and is not asked again"
         try:
@@ -119,7 +118,7 @@ class _Trials:
             return str(error)
 
     def warn(self) -> None:
-        """Say what was left to the host for no better reason than that."""
+        """Warn of regions that backends accept and do not run."""
         for (name, reason), labels in self._failed.items():
             more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
             then = "; it is not asked again" if name in self._silent else ""
@@ -128,7 +127,7 @@ class _Trials:
 
 
 def repeated(cost: Cost, count: float) -> Cost:
-    """What some executions take, of the price of one."""
+    """The cost of several executions."""
     return replace(cost, seconds=count * cost.seconds, spread=count * cost.spread)
 
 
@@ -152,7 +151,7 @@ def _timed_groups(candidates: Candidates, pricing: Pricing) -> Groups:
 
 
 def _on_host(candidate: Candidate, region: Graph, groups: Groups, pricing: Pricing) -> Cost:
-    """What nodes take on the host, by the kernels that they were computed in."""
+    """The price of nodes on the host, by the kernels that computed them."""
     estimate = roofline(pricing.host, region)
     own = dict(groups[node] for node in candidate.nodes if node in groups)
     if candidate in own:
@@ -168,7 +167,7 @@ def _on_host(candidate: Candidate, region: Graph, groups: Groups, pricing: Prici
 
 
 def _heavy_share(candidate: Candidate, group: Candidate) -> float:
-    """The share of a kernel's heavy nodes that a candidate holds, by their operations."""
+    """The share of a kernel's heavy operations that a candidate contains."""
     works = {node: node_work(node) for node in group.nodes if node.op.kind in _HEAVY}
     operations = {node: work.macs + work.flops for node, work in works.items()}
     amounts = [operations[node] for node in candidate.nodes if node in operations]
@@ -178,7 +177,7 @@ def _heavy_share(candidate: Candidate, group: Candidate) -> float:
 
 
 def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
-    """What a region takes on a backend."""
+    """The price of a region on a backend."""
     cost = declared_price(backend, region, pricing)
     workspace = _asked(backend, backend.workspace, region, pricing)
     if cost is None:
@@ -188,7 +187,7 @@ def price(backend: Backend, region: Graph, pricing: Pricing) -> Cost:
 
 
 def declared_price(backend: Backend, region: Graph, pricing: Pricing) -> Cost | None:
-    """What a backend says that a region takes; asked once for regions of one structure."""
+    """The declared price of a region; asked once for regions of equal structure."""
     key = f"{backend.name} {region_hash(region, contents=False)}"
     if key not in pricing.declared:
         pricing.declared[key] = _asked(backend, partial(declared, backend), region, pricing)
@@ -196,7 +195,7 @@ def declared_price(backend: Backend, region: Graph, pricing: Pricing) -> Cost | 
 
 
 def _asked(backend: Backend, question: Callable[[Graph], T], region: Graph, pricing: Pricing) -> T:
-    """The answer about a region in the form that the backend would be given it to compile."""
+    """The backend's answer about a region, in the form in which it would compile it."""
     formed = wished(region, backend.limits)
     try:
         return bounded(backend, pricing.deadline, lambda: question(formed))
@@ -206,7 +205,7 @@ def _asked(backend: Backend, question: Callable[[Graph], T], region: Graph, pric
 
 
 def roofline(backend: Backend, region: Graph) -> Cost:
-    """The time that arithmetic or traffic takes at the device's peak, whichever is longer."""
+    """The time of arithmetic or of memory traffic at peak rates, whichever is longer."""
     works = [node_work(node) for node in region.nodes if node.op.name != "constant"]
     flops = sum(2 * work.macs + work.flops for work in works)
     moved = sum(work.bytes for work in works)
@@ -215,7 +214,7 @@ def roofline(backend: Backend, region: Graph) -> Cost:
 
 
 def peak_rates(limits: Limits) -> Roofline:
-    """The rates that a backend declares; those of a core of this machine where it declares none."""
+    """The rates that a backend declares; by default those of a core of this machine."""
     if limits.peak_flops and limits.peak_bytes_per_second:
         return Roofline(limits.peak_flops, limits.peak_bytes_per_second)
     core = memory_roofline(host_target().machine)
@@ -225,7 +224,7 @@ def peak_rates(limits: Limits) -> Roofline:
 def refined(
     prices: Mapping[Candidate, Cost], regions: Mapping[tuple[Candidate, ...], float]
 ) -> dict[Candidate, Cost]:
-    """Prices of candidates that ran together, scaled to what they took together."""
+    """Prices of candidates that ran together, scaled to the time of the whole."""
     better = dict(prices)
     for members, seconds in regions.items():
         total = sum(prices[member].seconds for member in members)

@@ -1,12 +1,11 @@
 """Inputs to check a region on: a graph in, sizes and data for its inputs out.
 
-Every size is drawn twice. *Ordinary* data are normal floats and integers from the whole range of
-their dtype; *edges* put large numbers, denormals and zeros of either sign among the floats, and the
-ends of the range among the integers. Integers that mean something else than a number stay legal:
-indices point inside, divisors are positive, shapes and counts are small. What a region makes of
-inputs that differ in the last bit (`nearby`) tells how well its results are determined at all;
-`evaluate_nearby` moves the values inside it as well, whose last bit is as little determined.
-Floats of graphs whose results depend on the order of products are ordinary throughout.
+There are two kinds of data for every size. *Ordinary* data are normal floats and integers from the
+whole range of their dtype; *edges* add large numbers, denormals and signed zeros to the floats, and
+the ends of the range to the integers. Integers with a special meaning stay legal: indices are in
+range, divisors positive, shapes and counts small. Results on inputs changed in the last bit
+(`nearby`) tell how well conditioned a region is; `evaluate_nearby` changes intermediate values as
+well. Graphs whose results depend on the order of products only get ordinary floats.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _DIVISIONS = ("divide", "floor_divide", "mod", "floor_mod")
 
 
 class Kind(StrEnum):
-    """What data are like."""
+    """Kinds of data."""
 
     ORDINARY = "ordinary"
     EDGES = "edges"
@@ -46,7 +45,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Probe:
-    """Inputs of one call, and the same moved by a last bit."""
+    """The inputs of one call, and the same changed in the last bit."""
 
     kind: Kind
     sizes: Sizes
@@ -59,7 +58,7 @@ class Probe:
 
 
 def probes(graph: Graph) -> Iterator[Probe]:
-    """Inputs to try a graph on, the most ordinary first."""
+    """Inputs to check a graph on, the most ordinary first."""
     for round_, sizes in enumerate(_all_sizes(graph)):
         if not _fits(graph, sizes):
             continue
@@ -70,7 +69,7 @@ def probes(graph: Graph) -> Iterator[Probe]:
 
 
 def probe(graph: Graph, kind: Kind, sizes: Sizes, seed: int, small: bool = False) -> Probe:
-    """Inputs of one kind; with `small`, integers that are legal for whatever they mean."""
+    """Inputs of one kind; with `small`, integers that are legal for any purpose."""
     draw = np.random.default_rng(seed)
     inputs = _inputs(graph, draw, kind, sizes, small)
     return Probe(kind, sizes, inputs, [_moved(draw, array) for array in inputs])
@@ -110,12 +109,12 @@ def poisoned_outputs(graph: Graph, sizes: Sizes) -> list[Array]:
 
 
 def evaluate_nearby(graph: Graph, one: Probe, expected: Sequence[Array]) -> list[Array]:
-    """The evaluator's results on the inputs nearby, with what nodes compute for others moved by a
-    last bit, too. Inputs alone do not tell how rounding inside the graph is magnified: near 1, erf
-    hardly moves with its operand, and atanh of it moves by thousands of last bits of erf's.
+    """The evaluator's results on the inputs nearby, with intermediate values changed in the last
+    bit, too. Inputs alone do not tell how rounding inside the graph is magnified: near 1, erf
+    hardly changes with its operand, and atanh of it changes by thousands of last bits of erf's.
 
-    Two movements may make up for each other. So values inside are moved alone as well, and of each
-    element the result is kept that is farther from the expected one."""
+    Two changes may cancel, so intermediate values are also changed alone, and of each element the
+    result farther from the expected one is kept."""
     results = list(expected)
     for seed, inputs in enumerate((one.nearby, one.inputs)):
         move = partial(_moved_inside, graph, np.random.default_rng(seed))
@@ -125,9 +124,9 @@ def evaluate_nearby(graph: Graph, one: Probe, expected: Sequence[Array]) -> list
 
 
 def evaluate_a_step_off(graph: Graph, one: Probe, expected: Sequence[Array]) -> list[Array]:
-    """The evaluator's results where codes that the graph is quantised to inside are a step up or
-    down, as they may be; of each element the one that is farther from the expected one. A step of a
-    coarse scale is many of a finer one behind it."""
+    """The evaluator's results if intermediate codes of quantisations are off by a step, as they may
+    be; of each element the one farther from the expected result. A step of a coarse scale is many
+    of a finer one behind it."""
     results = list(expected)
     for sign in (1, -1):
         move = partial(_step_codes, graph, np.random.default_rng(0), sign)
@@ -139,7 +138,7 @@ def evaluate_a_step_off(graph: Graph, one: Probe, expected: Sequence[Array]) -> 
 def _step_codes(
     graph: Graph, draw: np.random.Generator, sign: int, node: Node, results: Sequence[Data]
 ) -> list[Data]:
-    """What a node computes; codes that another node reads are a step off, as far as they can."""
+    """A node's results; codes that other nodes read are changed by a step, within their range."""
     codes = results[0]
     is_inside = node.op.name == "qnn.quantize" and node.output in graph.users
     if not is_inside or not isinstance(codes, np.ndarray) or dtype_of(codes.dtype).is_float:
@@ -152,7 +151,7 @@ def _step_codes(
 def _moved_inside(
     graph: Graph, draw: np.random.Generator, node: Node, results: Sequence[Data]
 ) -> list[Data]:
-    """What a node computes, moved by a last bit where another node reads it."""
+    """A node's results; those that other nodes read are changed in the last bit."""
     if node.op.name == "constant":
         return list(results)
     pairs = zip(node.outputs, results, strict=True)
@@ -160,7 +159,7 @@ def _moved_inside(
 
 
 def _farther(one: Array, other: Array, origin: Array) -> Array:
-    """Of two arrays, element by element the one that is farther from a third."""
+    """Of two arrays, elementwise the one that is farther from a third."""
     dtype = dtype_of(origin.dtype)
     if not (dtype.is_float or dtype.is_integer):
         return np.where(one != origin, one, other)
@@ -168,7 +167,7 @@ def _farther(one: Array, other: Array, origin: Array) -> Array:
 
 
 def _distance(array: Array, origin: Array) -> Array:
-    """Between numbers, element by element; a NaN is infinitely far from one."""
+    """Elementwise distance; a NaN is infinitely far from a number."""
     wide, center = array.astype(np.float64), origin.astype(np.float64)
     is_same = (wide == center) | (np.isnan(wide) & np.isnan(center))
     with np.errstate(invalid="ignore"):  # two infinities
@@ -188,8 +187,7 @@ def _extent(dim: AnyDim, sizes: Sizes) -> int:
 
 
 def _all_sizes(graph: Graph) -> list[Sizes]:
-    """What symbols are to be: the size that is assumed for prices, 1, and small odd numbers that
-    differ from symbol to symbol."""
+    """Sizes of symbols to try: the one that prices assume, 1, and distinct small odd numbers."""
     symbols = sorted(graph.input_symbols)
     if not symbols:
         return [{}]
@@ -198,13 +196,13 @@ def _all_sizes(graph: Graph) -> list[Sizes]:
 
 
 def _fits(graph: Graph, sizes: Sizes) -> bool:
-    """Whether no extent is negative: symbols of one graph may depend on each other."""
+    """Whether no extent is negative: symbols may depend on each other."""
     values = (*graph.inputs, *graph.outputs)
     return all(extent >= 0 for value in values for extent in shape_at(value, sizes))
 
 
 def _large(graph: Graph) -> float:
-    """A number so large that sums of products with it stay within the narrowest float."""
+    """A number so large that sums of its products stay within the range of the narrowest float."""
     floats = {value.dtype for value in graph.inputs if value.dtype.is_float}
     top = min((float(float_info(dtype.numpy).max) for dtype in floats), default=1.0)
     return min(_LARGE, math.sqrt(top / max(depth_of(graph).values(), default=1.0)) / 4)
@@ -219,7 +217,7 @@ def _full(dtype: DType) -> tuple[int, int]:
 
 
 def _ranges(graph: Graph, sizes: Sizes) -> dict[Value, tuple[int, int]]:
-    """The ranges of integers that are more than numbers, their ends excluded."""
+    """The half-open ranges of integers with a special meaning."""
     result: dict[Value, tuple[int, int]] = {}
 
     def narrow(value: Value, low: int, high: int) -> None:
@@ -278,8 +276,8 @@ def _integers(
 
 
 def _moved(draw: np.random.Generator, array: Data) -> Data:
-    """Floats with their last bit changed, one way or the other, and zeros for denormals, which not
-    every device has; all else as it is."""
+    """Floats changed in the last bit, up or down, and denormals flushed to zero, which some devices
+    do; other data as they are."""
     if not (isinstance(array, np.ndarray) and dtype_of(array.dtype).is_float):
         return array
     info = float_info(array.dtype)

@@ -1,12 +1,12 @@
-"""The placement problem as numbers: what the exact optimiser, greedy and brute force all solve.
+"""The placement problem in numbers, which the exact optimiser, greedy and brute force all solve.
 
 Nodes are numbers in a topological order. A *site* is a backend. An *option* covers some nodes on
 one site at a price; every node is covered by exactly one chosen option. Nodes also get a *stage*
-that never decreases along an edge; all nodes of a stage are on one site and make up one *region*,
-which costs a launch. A value is made in the *form* (memory space, layout, dtype) of its site. What
-is read in another form is transferred, once per value and form, by way of the host's form. A
-backend that computes in several precisions is a site per precision; the squared errors that
-options add to the outputs have to stay within a limit together.
+that never decreases along an edge; all nodes of a stage are on one site and form one *region*,
+which costs a launch. A value is made in the *form* (memory space, layout, dtype) of its site. If it
+is read in another form, it is transferred through the host's form, once per form. A backend that
+computes in several precisions is a site per precision; the sum of the options' squared errors is
+limited.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROVEN = 1e-6  # relative gap to the bound up to which a solution counts as the 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A backend as the problem sees it. Sites of equal `form` exchange values for nothing."""
+    """A backend. Sites of equal `form` exchange values for free."""
 
     name: str
     launch: float = 0.0
@@ -36,7 +36,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A candidate: these nodes on this site, for so many seconds."""
+    """A candidate: some nodes on a site, and its time."""
 
     site: int
     nodes: tuple[int, ...]
@@ -51,8 +51,7 @@ class Flow:
 
     `bring[f]` is the time to convert it from the host's form to form f, `fetch[f]` to convert it
     back; both are 0 for form 0. A value that `leaves` is an output of the graph, in the host's
-    form. `sizes[f]` is how many bytes it has in form f.
-    """
+    form. `sizes[f]` are its bytes in form f."""
 
     producer: int | None
     consumers: tuple[int, ...]
@@ -138,7 +137,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Choice:
-    """A solution: the chosen options and each node's stage; what it costs and what is proven."""
+    """A solution: the chosen options, each node's stage, its price and a lower bound."""
 
     options: tuple[int, ...]
     stages: tuple[int, ...]
@@ -148,7 +147,7 @@ class Choice:
 
     @property
     def gap(self) -> float:
-        """How far above the bound this is, as a share of the price."""
+        """The gap to the bound, as a share of the price."""
         return 0.0 if self.seconds <= 0 else max(0.0, 1.0 - self.bound / self.seconds)
 
     @property
@@ -158,7 +157,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Bill:
-    """What a solution costs, item by item."""
+    """The price of a solution, itemised."""
 
     execution: float
     transfers: float
@@ -171,7 +170,7 @@ class Bill:
 
 
 def site_of(problem: Problem, options: Iterable[int]) -> list[int]:
-    """Each node's site under the chosen options, or an error where they are no exact cover."""
+    """Each node's site under the chosen options; an error if they are no exact cover."""
     sites = [-1] * problem.nodes
     for number in options:
         for node in problem.options[number].nodes:
@@ -184,7 +183,7 @@ def site_of(problem: Problem, options: Iterable[int]) -> list[int]:
 
 
 def bill(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Bill:
-    """Price a solution; refuses one that breaks a rule."""
+    """Price a solution; an error if it violates a constraint."""
     sites = site_of(problem, options)
     regions = _regions(sites, stages)
     for before, after in problem.edges:
@@ -210,7 +209,7 @@ def bill(problem: Problem, options: Sequence[int], stages: Sequence[int]) -> Bil
 
 
 def is_inaccurate(problem: Problem, options: Iterable[int]) -> bool:
-    """Whether the errors of the options are over the limit, the solver's tolerance aside."""
+    """Whether the errors of the options exceed the limit, up to the solver's tolerance."""
     total = sum(problem.options[number].error for number in options)
     return total > problem.error_limit * (1 + ERROR_TOLERANCE)
 
@@ -226,7 +225,7 @@ def _regions(sites: Sequence[int], stages: Sequence[int]) -> dict[int, tuple[int
 
 
 def cycle_among(problem: Problem, options: Sequence[int]) -> tuple[int, ...]:
-    """Chosen options that each need a result of the next; empty where all can run in some order."""
+    """Chosen options that each need a result of the next; empty if there is no cycle."""
     owner = {node: number for number in options for node in problem.options[number].nodes}
     needs: dict[int, set[int]] = {number: set() for number in options}
     for before, after in problem.edges:
@@ -254,7 +253,7 @@ def cycle_among(problem: Problem, options: Sequence[int]) -> tuple[int, ...]:
 
 
 def unlimited(problem: Problem) -> Problem:
-    """The problem with memory for everything."""
+    """The problem without memory limits."""
     sites = tuple(replace(site, capacity=None) for site in problem.sites)
     return replace(problem, sites=sites)
 

@@ -1,10 +1,10 @@
 """Stages for chosen options: an order of regions with few launches.
 
-Always first everything that the host can do, which costs no launch, then on one accelerator
-everything that can run there in one go. With one accelerator and enough memory no order has fewer
-launches; with several, each is tried as the next and the best of a bounded number of orders kept. A
-region that is too large for its device's memory is cut short; whether all that stays there between
-regions fits is another question (`memory.py`).
+First everything that the host can run, which costs no launch, then everything that can run on one
+accelerator in one region, and so on. With one accelerator and enough memory no order has fewer
+launches; with several, each is tried as the next, and the best of a bounded number of orders kept.
+A region that exceeds its device's memory is cut short; values that stay in memory between regions
+are checked elsewhere (`memory.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_STATES = 64  # orders that are kept side by side
 
 @dataclass(frozen=True)
 class _Jobs:
-    """Options that have to run together, with what each waits for."""
+    """Options that have to run together, with their dependencies."""
 
     problem: Problem
     members: Sequence[tuple[int, ...]]  # options of each job
@@ -65,7 +65,7 @@ class _Jobs:
         return sizes
 
     def fitting(self, region: Sequence[int], site: int) -> int:
-        """How many jobs of a region, in their order, fit the memory of the site."""
+        """The number of jobs of a region, in order, that fit the memory of the site."""
         capacity = self.problem.sites[site].capacity
         if capacity is None or not region:
             return len(region)
@@ -83,7 +83,7 @@ class _Jobs:
 
 @dataclass(frozen=True)
 class _State:
-    """What has run, what is ready, and in which regions so far."""
+    """A partial order: the regions so far, and the jobs that are ready."""
 
     missing: dict[int, int]  # job -> how many of its sources have not run
     ready: frozenset[int]
@@ -92,14 +92,14 @@ class _State:
 
 
 def schedule(problem: Problem, options: Sequence[int]) -> tuple[int, ...] | None:
-    """Each node's stage; None where options wait for each other or one alone does not fit."""
+    """Each node's stage; None if options wait for each other, or one alone exceeds memory."""
     return _scheduled(_Jobs(problem, [(option,) for option in options]))
 
 
 def schedule_apart(
     problem: Problem, options: Sequence[int], splits: Mapping[tuple[int, int], bool]
 ) -> tuple[int, ...] | None:
-    """The same where it is decided for some edges whether they lead to another region."""
+    """The same with a decision for some edges whether they cross regions."""
     owner = {node: option for option in options for node in problem.options[option].nodes}
     group = {option: option for option in options}  # the first one of those that stay together
 
@@ -147,7 +147,7 @@ def _rank(state: _State) -> tuple[float, int]:
 
 
 def _distinct(states: Sequence[_State]) -> list[_State]:
-    """Of states that have run the same, the cheapest; further ones at equal price come first."""
+    """Of states that have run the same jobs, the cheapest."""
     result: dict[frozenset[int], _State] = {}
     for state in sorted(states, key=_rank):
         result.setdefault(frozenset(state.missing), state)
@@ -155,7 +155,7 @@ def _distinct(states: Sequence[_State]) -> list[_State]:
 
 
 def _advance(jobs: _Jobs, state: _State, site: int) -> _State:
-    """Run in one region everything that the site can, as far as its memory goes."""
+    """Run everything that the site can in one region, as far as its memory allows."""
     region = _runnable(jobs, state, site)
     region = region[: jobs.fitting(region, site)]
     if not region:
@@ -174,7 +174,7 @@ def _advance(jobs: _Jobs, state: _State, site: int) -> _State:
 
 
 def _runnable(jobs: _Jobs, state: _State, site: int) -> list[int]:
-    """Everything that can run on a site without another, in an order in which it can."""
+    """The jobs that can run on a site without another, in a possible order."""
     missing: dict[int, int] = {}
     later: set[int] = set()
     region: list[int] = []
@@ -192,7 +192,7 @@ def _runnable(jobs: _Jobs, state: _State, site: int) -> list[int]:
 
 
 def _stages(jobs: _Jobs, state: _State) -> tuple[int, ...]:
-    """Stage numbers whose remainder is the site."""
+    """Stage numbers; modulo the number of sites, a stage is its site."""
     count = len(jobs.problem.sites)
     stages = [0] * jobs.problem.nodes
     stage = -1

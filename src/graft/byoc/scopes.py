@@ -1,13 +1,13 @@
-"""Scopes: a graph and the bodies of its `if`, `loop` and `scan` nodes, to place nodes in.
+"""Scopes: a graph and the bodies of its `if`, `loop` and `scan` nodes, in which nodes are placed.
 
-A region lies within one scope. What is in a body costs what one execution takes, times the
-executions that an inference is expected to have:
+A region lies within one scope. The price of nodes in a body is that of one execution, times the
+expected executions per inference:
 
 - *known*: the trip count is a constant, or the scanned axis has a static extent;
 - *measured*: counted in the run on generated inputs that times the host's kernels. A body that this
-  run left out counts as `SELDOM`, so that a choice within it is still a choice;
-- *assumed*: half of the executions for each branch, and `ASSUMED_EXTENT` iterations, where nothing
-  was run, or where an input of the model decides: drawn numbers say nothing about it.
+  run never entered counts as `SELDOM`, so that choices within it still matter;
+- *assumed*: half of the executions for each branch, and `ASSUMED_EXTENT` iterations, if nothing was
+  run, or if an input of the model decides: generated inputs say nothing about it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Timings = Mapping[str, Cost]  # by the value that a kernel makes
 
 
 class Counted(Enum):
-    """How the executions of a body are known, the best first."""
+    """The source of a number of executions, the best first."""
 
     KNOWN = "known"
     MEASURED = "measured"
@@ -38,7 +38,7 @@ class Counted(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Executions:
-    """How often a scope is executed in an inference."""
+    """The executions of a scope per inference."""
 
     count: float = 1.0
     source: Counted = Counted.KNOWN
@@ -49,7 +49,7 @@ class Executions:
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """A graph whose nodes are placed: the model's, or a body that a node of another scope has."""
+    """A graph whose nodes are placed: the model's, or a body of a node in another scope."""
 
     graph: Graph
     name: str = ""  # of a body, as ONNX names of nodes in it begin
@@ -63,7 +63,7 @@ class Scope:
 
     @property
     def chain(self) -> Iterator[Scope]:
-        """This scope, the one around it, and so on to the model's."""
+        """This scope, the one around it, and so on up to the model's."""
         scope: Scope | None = self
         while scope is not None:
             yield scope
@@ -71,15 +71,16 @@ class Scope:
 
 
 def bodies_of(node: Node) -> tuple[tuple[str, Graph], ...]:
-    """The bodies of a control-flow node with the attributes that hold them; none of others."""
+    """The bodies of a control-flow node, with the attributes that hold them; none for other
+    nodes."""
     if isinstance(node.attrs, IfAttrs | LoopAttrs | ScanAttrs):
         return tuple(node.graphs())
     return ()
 
 
 def operands_of(node: Node, body: Graph) -> tuple[tuple[Value, Value], ...]:
-    """The inputs of a body with the operands of its node that they stand for: captures, initial
-    values, and what is scanned."""
+    """The inputs of a body, with the operands of its node that they stand for: captures, initial
+    values, and scanned values."""
     match node.attrs:
         case IfAttrs():
             pairs = zip(body.inputs, node.inputs[1:], strict=True)
@@ -91,8 +92,8 @@ def operands_of(node: Node, body: Graph) -> tuple[tuple[Value, Value], ...]:
 
 
 def captures_of(node: Node, body: Graph) -> tuple[tuple[Value, Value], ...]:
-    """The inputs of a loop's or scan's body that are the same in every iteration, with the operands
-    that they are; none of a branch, which may not be executed at all."""
+    """The inputs of a loop's or scan's body that are equal in every iteration, with their operands;
+    none for branches, which may not be executed at all."""
     match node.attrs:
         case LoopAttrs() as attrs:
             own = 2 + attrs.carried
@@ -107,8 +108,8 @@ def captures_of(node: Node, body: Graph) -> tuple[tuple[Value, Value], ...]:
 def scopes_of(
     graph: Graph, timings: Timings | None = None, closed: Collection[Node] = ()
 ) -> Iterator[Scope]:
-    """The graph as a scope, and the bodies in it, each before those in it. Nodes that are `closed`
-    by the time their scope has been seen keep their bodies to themselves."""
+    """The graph and its bodies as scopes, outer ones first. Bodies of nodes that are in `closed`
+    when their scope has been visited are skipped."""
     return _open_body(Scope(graph), timings or {}, closed)
 
 
@@ -125,8 +126,8 @@ def _open_body(scope: Scope, timings: Timings, closed: Collection[Node]) -> Iter
 
 
 def nodes_in_order(scopes: Iterable[Scope]) -> tuple[tuple[Node, Scope], ...]:
-    """The nodes to place with their scopes, constants apart: those of bodies before their owner,
-    after whatever it reads."""
+    """The nodes to place with their scopes, without constants: those of bodies before their owner,
+    after its operands."""
     by_owner: dict[Node | None, list[Scope]] = {}
     for scope in scopes:
         by_owner.setdefault(scope.owner, []).append(scope)
@@ -147,8 +148,8 @@ def all_nodes(graph: Graph) -> tuple[Node, ...]:
 
 
 def inference_macs(scopes: Iterable[Scope]) -> dict[Node, int]:
-    """Multiply-accumulates of each node in all its executions; what is in bodies is not counted
-    again for the nodes that have them."""
+    """Multiply-accumulates of each node in all its executions; nodes with bodies have none of their
+    own."""
     pairs = nodes_in_order(scopes := tuple(scopes))
     owners = {scope.owner for scope in scopes}
     return {
@@ -165,8 +166,8 @@ def _name_of(node: Node) -> str:
 def _timed_bodies(
     scope: Scope, node: Node, bodies: Sequence[Graph], timings: Timings
 ) -> list[float | None]:
-    """How often each body of a node ran when kernels were timed: as often as any of its own kernels
-    did; a branch without any ran when the other one did not."""
+    """The executions of each body of a node in the timed run: the most of its kernels; a branch
+    without kernels ran when the other one did not."""
     result: list[float | None] = []
     for body in bodies:
         names = (value.name for inner in body.nodes for value in inner.outputs)
@@ -225,14 +226,14 @@ def _is_true(value: Value, graph: Graph) -> bool:
 
 
 def _is_drawn(scope: Scope, node: Node) -> bool:
-    """Whether an input of the model, which was drawn at random, decides how often a body runs."""
+    """Whether an input of the model, which was generated, decides how often a body runs."""
     deciding = node.inputs[: 1 if isinstance(node.attrs, IfAttrs) else 2]
     is_control = not isinstance(node.attrs, ScanAttrs)
     return scope.parent is None and is_control and any(v in scope.graph.inputs for v in deciding)
 
 
 def _assumed(graph: Graph, node: Node) -> float:
-    """Executions of a body per execution of its node, where they are unknown."""
+    """Executions of a body per execution of its node, if they are unknown."""
     match node.attrs:
         case IfAttrs():
             return _BRANCH

@@ -1,7 +1,7 @@
 """Bisects a region that failed its check: two parts of it out, to be compiled and checked again.
 
-Candidates are never torn, and the first part never waits for the second: each candidate gives away
-the results of its last node only, so that in the order of these nodes none waits for a later one.
+Candidates are not split, and the first part does not depend on the second: only the results of a
+candidate's last node leave it, so in the order of these nodes no candidate waits for a later one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MOST_STEPS = 10_000  # pieces that are tried where they overlap
 
 
 def halves(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[list[Node]]:
-    """Two parts with about as many candidates each; none for a single candidate."""
+    """Two parts with about as many candidates each; empty for a single candidate."""
     pieces = [piece.nodes for piece in pieces_of(graph, nodes, backend)]
     if len(pieces) < 2 or sum(map(len, pieces)) < len(nodes):
         return []
@@ -29,9 +29,9 @@ def halves(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[list[N
 
 
 def pieces_of(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[Candidate]:
-    """A region as candidates, large ones where there is a choice, in an order in which they can
-    run; nothing where candidates do not cover it. Nodes in no candidate at all do not count: they
-    are at the border of a region, whose values are in another form outside."""
+    """A region as disjoint candidates in a possible order, large ones preferred; empty if
+    candidates do not cover it. Nodes in no candidate are skipped: they convert values at the border
+    of the region."""
     result = [c for c in find_candidates(graph, [backend]).candidates if c.backend == backend.name]
     inside = {node for one in result for node in one.nodes}.intersection(nodes)
     order = {node: number for number, node in enumerate(graph.nodes)}
@@ -43,8 +43,8 @@ def pieces_of(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[Can
 
 
 def _cover(nodes: Sequence[Node], by_root: Mapping[Node, Sequence[Candidate]]) -> list[Candidate]:
-    """Nodes, which are in the order of the graph, as disjoint pieces; empty where that is not
-    found. The last node that is left is always the last one of its piece."""
+    """Nodes in the order of the graph as disjoint pieces; empty if none is found. Each piece ends
+    with the last node that is left."""
     if not nodes:
         return []
     cover: list[Candidate] = []

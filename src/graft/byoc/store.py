@@ -1,4 +1,4 @@
-"""Prices on disk, so that nothing is measured twice: small files, by what the price depends on."""
+"""Measured prices on disk: small files, keyed by everything that a price depends on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRICES = "prices"  # the folder, beside the kernels
 
 @cache
 def code_of(module: str) -> str:
-    """A hash of the backend's own code, so that no price outlives what it was measured with."""
+    """A hash of the backend's source code, so that prices of older code are not used."""
     source = getattr(sys.modules.get(module), "__file__", None)
     if source is None:
         return ""
@@ -36,7 +36,7 @@ class PriceStore:
         self._machine = machine  # processor and number of threads
 
     def key(self, region: str, backend: Backend) -> str:
-        """The name of a price: the region, the machine, and all that names the backend."""
+        """The key of a price: region, machine, and everything that identifies the backend."""
         parts = (
             region,
             self._machine,
@@ -59,7 +59,7 @@ class PriceStore:
         return Cost(seconds, Source.MEASURED, spread)
 
     def put(self, key: str, cost: Cost) -> None:
-        """Keep a price; a disk that is full or read-only only costs time."""
+        """Store a price; on a full or read-only disk nothing is stored."""
         entry: Mapping[str, float] = {"seconds": cost.seconds, "spread": cost.spread}
         keep_text(self._folder / f"{key}.json", json.dumps(entry))
 

@@ -1,18 +1,17 @@
-"""How far results may lie apart: a graph in, what its outputs may differ by; results in, the first
+"""Tolerances of results: a graph in, the bounds of its outputs out; results in, the first
 difference in words out.
 
 Floats may differ by `FACTOR * u * sqrt(depth)` of their size and of the largest result, where u is
-the rounding of the coarsest float in the graph and depth the number of roundings one after the
-other: those of the longest path, on which a sum of n products counts n. Rounding errors add up like
-steps of a random walk. Added to that is a multiple of what the reference itself moves by where its
-inputs change in their last bit, and in the author's kit the values inside the graph, too, so that
-nobody is blamed for results that are hardly determined.
-Integers that are rounded floats (quantised ones, and interpolated pixels) may differ by a step for
-each such rounding on the longest path to them: where a number lies within rounding of a tie, one
-step more or less goes on to the next layer. Along long paths that, too, is a random walk. (Of
-ResNet-18 in int8, whose results lie 20 quantisations deep, the evaluator's and the host's are up to
-12 steps apart, of MobileNet-v2, 53 deep, up to 16.) Floats that depend on quantised numbers may
-differ by as much, and integers of 64 bits by the rounding of float64. Other integers are equal.
+the unit roundoff of the coarsest float in the graph and depth the number of consecutive roundings
+on the longest path (a sum of n products counts n): rounding errors add up like a random walk. A
+multiple of the change of the reference on inputs changed in the last bit is added (in the author's
+kit, of intermediate values, too), so that ill-conditioned results are not held against a backend.
+Integers that are rounded floats (quantised, or interpolated pixels) may differ by a step per such
+rounding on the longest path to them, since a number near a tie may be rounded either way; along
+long paths this, too, is a random walk. (In int8 ResNet-18, whose results are 20 quantisations deep,
+the evaluator's and the host's differ by up to 12 steps; in MobileNet-v2, 53 deep, by up to 16.)
+Floats that depend on quantised numbers may differ by as much, and integers of 64 bits by the
+rounding of float64. Other integers have to be equal.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ COARSEST_DOUBLE = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What one output may differ by."""
+    """The tolerance of one output."""
 
     relative: float  # of the element, and of the largest one
     steps: int = 0  # of an integer
 
 
 def tolerances(graph: Graph, rounding: DType = DType.FLOAT32) -> list[Tolerance]:
-    """What each output may differ by, where float32 may be rounded to `rounding` on the way."""
+    """The tolerance of each output, if float32 may be rounded to `rounding` on the way."""
     unit, depths, tips = _rounding(graph, rounding), depth_of(graph), _steps(graph)
     return [
         Tolerance(
@@ -57,8 +56,8 @@ def tolerances(graph: Graph, rounding: DType = DType.FLOAT32) -> list[Tolerance]
 
 
 def _steps(graph: Graph) -> dict[Value, int]:
-    """Per value, the steps that it may be off by because numbers on the way to it are rounded to
-    steps: one for each rounding on the longest path, and for n of more than 9 three times √n."""
+    """Per value, the steps that it may be off by because of roundings to integers before it: one
+    for each on the longest path, and 3√n for n of more than 9."""
     counts: dict[Value, int] = {}
     for node in graph.nodes:
         before = max((counts.get(value, 0) for value in node.args), default=0)
@@ -68,7 +67,7 @@ def _steps(graph: Graph) -> dict[Value, int]:
 
 
 def depth_of(graph: Graph) -> dict[Value, float]:
-    """Per value, the roundings one after the other that it is made by."""
+    """Per value, the number of consecutive roundings on the longest path to it."""
     depths: dict[Value, float] = {}
     for node in graph.nodes:
         before = max((depths.get(value, 0.0) for value in node.args), default=0.0)
@@ -78,7 +77,7 @@ def depth_of(graph: Graph) -> dict[Value, float]:
 
 
 def _terms(outputs: Sequence[Value], work: tuple[int, int, int]) -> float:
-    """Operations for an element of a result."""
+    """Operations per element of a result."""
     macs, flops, _ = work
     elements = max((_elements(value) for value in outputs), default=1)
     return max(1.0, (macs + flops) / max(elements, 1))
@@ -90,7 +89,7 @@ def _elements(value: Value) -> int:
 
 
 def _rounding(graph: Graph, rounding: DType) -> float:
-    """Half a unit in the last place of the coarsest float in the graph or that it is rounded to."""
+    """Half a unit in the last place of the coarsest float in the graph, or of `rounding`."""
     values = graph.values
     dtypes = {value.dtype for value in values if isinstance(value.type, TensorType)}
     dtypes |= {rounding} if DType.FLOAT32 in dtypes else set()
@@ -99,7 +98,7 @@ def _rounding(graph: Graph, rounding: DType) -> float:
 
 
 def _is_rounded(value: Value, graph: Graph) -> bool:
-    """Whether a value consists of floats rounded to integers, moved about at most."""
+    """Whether a value consists of floats rounded to integers, possibly moved."""
     node = graph.producers.get(value)
     while node is not None and node.op.kind is Kind.INJECTIVE and node.args:
         node = graph.producers.get(node.args[0])
@@ -118,9 +117,10 @@ def difference(
     whose: str = "the host's",
     rounding: DType = DType.FLOAT32,
 ) -> str:
-    """The first result that differs by more than it may, in words; empty where none does.
+    """The first result outside of its tolerance, in words; empty if there is none.
 
-    `expected` are the reference's results, `nearby` its results on inputs moved by a last bit."""
+    `expected` are the reference's results, `nearby` its results on inputs changed in the last
+    bit."""
     others = expected if nearby is None else nearby
     limits = tolerances(graph, rounding)
     for value, ours, theirs, near, limit in zip(

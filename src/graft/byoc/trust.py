@@ -1,8 +1,7 @@
-"""Trust, but verify: regions are compiled, run on generated inputs and compared with the host.
+"""Compiles regions, runs them on generated inputs and compares the results with the host's.
 
-A region that does not compile, does not answer in time, or answers differently goes back to the
-host, with the reason. `byoc/probe.py` makes the inputs, `byoc/tolerance.py` judges the results.
-Regions that mean exactly the same are compiled once.
+A region that does not compile, does not answer in time, or differs fails, with the reason. Inputs
+are from `byoc/probe.py`, tolerances from `byoc/tolerance.py`. Equal regions are compiled once.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _EVALUATED = 2e7  # operations of a region that is also compared with the evalua
 
 @dataclass(frozen=True)
 class CompiledRegion:
-    """A region's code, and what runs it in this process."""
+    """A region's code, and its runner in this process."""
 
     label: str
     backend: Backend
@@ -50,7 +49,7 @@ class CompiledRegion:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a region is not to be trusted; `in_time` where finding out did not take too long."""
+    """Why a region is not used; `in_time`: the backend answered within the deadline."""
 
     reason: str
     in_time: bool = True
@@ -58,7 +57,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Demotion:
-    """A region that goes back to the host, and why."""
+    """A region that runs on the host instead, and why."""
 
     label: str
     backend: str
@@ -67,7 +66,7 @@ class Demotion:
 
 
 class RegionCompiler:
-    """Compiles regions, each kind once, and checks them against the host."""
+    """Compiles regions, equal ones once, and checks them against the host."""
 
     def __init__(
         self,
@@ -84,8 +83,8 @@ class RegionCompiler:
     def compile(
         self, node: Node, backend: Backend, nodes: Sequence[Node]
     ) -> CompiledRegion | Failure:
-        """Code for a region node, which stands for some nodes of the graph, or why there is none to
-        be trusted."""
+        """The code for a region node, which stands for these nodes of the graph, or why it
+        failed."""
         body: Graph = node.attrs.body
         key = f"{backend.name} {region_hash(body)}"
         if key not in self._outcomes:
@@ -124,8 +123,8 @@ class RegionCompiler:
             raise TimeoutError(f"it did not {what} in time: {error}") from None
 
     def _difference(self, body: Graph, backend: Backend, runner: Runner) -> str:
-        """How results differ from the host's; empty where they agree. Every time must be as good as
-        the first, whatever the runner keeps from call to call."""
+        """How results differ from the host's; empty if they agree. Every call has to be as good as
+        the first, whatever the runner keeps between calls."""
         run, host = with_transfers(runner), self._host.runner(body)
         for number, inputs in enumerate(probes(body)):
             legal = self._legal(host, body, inputs, first=number == 0)
@@ -159,7 +158,7 @@ class RegionCompiler:
     def _legal(
         self, host: Runner, body: Graph, inputs: Probe, first: bool
     ) -> tuple[Probe, list[Array]] | None:
-        """Inputs and the host's results; other inputs, or none, where the host refuses them."""
+        """Inputs and the host's results; other inputs, or none, if the host refuses them."""
         for asked in (inputs, probe(body, inputs.kind, inputs.sizes, 0, small=True)):
             try:
                 return asked, _results(host, body, asked.inputs, asked.sizes)
@@ -170,7 +169,7 @@ class RegionCompiler:
 
 
 def _undecided_result(body: Graph) -> str:
-    """A result for which no memory can be set aside before the region runs; empty for none."""
+    """A result whose extents are unknown before the region runs; empty if there is none."""
     for value in body.outputs:
         type_ = value.type
         shape = type_.shape if isinstance(type_, TensorType) else None

@@ -1,9 +1,9 @@
 """Quantised units: a graph in, the nodes that have to stay together out.
 
-A quantised unit is an operator with the dequantisation before and the quantisation behind it, and
-elementwise work between them (bias, activation). Torn apart, it computes in floats what was meant
-to be integers. A candidate has therefore to hold all of a unit or nothing of it. A dequantisation
-with several readers belongs to none: `passes.duplicate_dequantize` gives each of them its own.
+A quantised unit is an operator with the dequantisations before it and the quantisation behind it,
+and elementwise nodes (bias, activation) in between. Split, it would compute in floats what was
+meant to be integers, so a candidate contains all or nothing of a unit. A dequantisation with
+several readers belongs to none: `passes.duplicate_dequantize` gives each reader its own.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def units_of(graph: Graph) -> Units:
 
 
 def dequantized(node: Node, graph: Graph) -> list[Node]:
-    """The dequantisations that serve the node alone."""
+    """The dequantisations that only this node reads."""
     sources = (graph.producers.get(value) for value in node.args if len(graph.users[value]) == 1)
     return [source for source in sources if source is not None and source.op.name == DEQUANTIZE]
 
 
 def way_to_quantize(node: Node, graph: Graph) -> list[Node]:
-    """Elementwise nodes from here to a quantisation, and that; empty where there is none."""
+    """Elementwise nodes up to a quantisation, and that; empty if there is none."""
     way: list[Node] = []
     returned = set(graph.outputs)
     while not way or way[-1].op.kind in _POINTWISE:
@@ -66,7 +66,7 @@ def _own_quantize(node: Node, graph: Graph) -> list[Node]:
 
 
 def torn_units(nodes: Sequence[Node], units: Units) -> Refusal | None:
-    """Why nodes cannot be a candidate: they hold one part of a unit and not another."""
+    """Refuse nodes that contain one part of a unit and not another."""
     inside = set(nodes)
     for node in nodes:
         missing = [other for other in units.get(node, ()) if other not in inside]
