@@ -1,1 +1,1 @@
-"""Ready forms of code generation to inherit from: JSON graphs, C source, ONNX models."""
+"""Code formats to inherit from: JSON graphs, C source, ONNX models."""

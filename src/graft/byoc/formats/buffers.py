@@ -212,7 +212,7 @@ class Tensors:
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A value whose elements lie in a buffer at an offset, and strides of it along each axis."""
+    """A value as a strided view of a buffer."""
 
     buffer: str
     dtype: DType
@@ -220,12 +220,12 @@ class Strided:
     strides: tuple[int, ...]
 
     def has_rows_of(self, dtype: DType, chunk: int) -> bool:
-        """Whether its rows are elements of a dtype side by side, and begin at whole chunks."""
+        """Whether its rows are contiguous elements of a dtype that begin at whole chunks."""
         steps = (self.offset, *self.strides[:-1])
         return self.dtype is dtype and self.strides[-1] == 1 and not any(n % chunk for n in steps)
 
     def order(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """The axes from the outermost one to the innermost, if nothing is in front or between."""
+        """The axes from the outermost to the innermost, if the view is dense and has no offset."""
         order = sorted(range(len(shape)), key=lambda axis: -self.strides[axis])
         expected = 1
         for axis in reversed(order):
@@ -236,7 +236,8 @@ class Strided:
 
 
 def strided(planner: Buffers, nodes: Sequence[Node], value: Value) -> Strided | None:
-    """What movement makes of a buffer, if that is no more than other strides."""
+    """The view that movement makes of a buffer, if it only changes strides and an offset; else
+    None."""
     tensors = Tensors(planner)
     for position, node in enumerate(nodes):
         tensors.add(node, f"t{position}")

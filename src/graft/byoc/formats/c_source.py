@@ -1,4 +1,4 @@
-"""Regions as C source: a backend writes C, the C compiler of the machine does the rest."""
+"""Regions as C source, compiled by the machine's C compiler."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CSourceBackend(Backend):
         return ""
 
     def source(self, region: Graph) -> Source:
-        """A region as C."""
+        """The C source of a region."""
         raise NotImplementedError(f"{type(self).__name__} writes no C")
 
     def compile(self, region: Graph) -> bytes:
@@ -71,8 +71,8 @@ def compiler() -> str | None:
 
 @cache
 def instruction_set(flags: tuple[str, ...]) -> c_source.InstructionSet:
-    """What code compiled with these flags may use, by the macros that the compiler defines, as
-    __AVX2__ where it may use AVX2."""
+    """The features that code compiled with these flags may use, by the macros that the compiler
+    defines, such as __AVX2__."""
     command = [str(compiler()), *flags, "-dM", "-E", "-x", "c", os.devnull]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     macros = {_plain(line.split()[1]) for line in process.stdout.splitlines() if " " in line}
@@ -81,12 +81,12 @@ def instruction_set(flags: tuple[str, ...]) -> c_source.InstructionSet:
 
 
 def _plain(name: str) -> str:
-    """A feature's or macro's name as both are compared: 'sse4.2' is __SSE4_2__."""
+    """A name without punctuation and case: both 'sse4.2' and __SSE4_2__ become "sse42"."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def compile_c(text: str, flags: Sequence[str] = FLAGS) -> bytes:
-    """C source as a shared object."""
+    """Compile C source to a shared object."""
     program = compiler()
     if program is None:
         names = os.environ.get("CC") or ", ".join(COMPILERS)

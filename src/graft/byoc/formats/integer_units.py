@@ -1,8 +1,8 @@
 """Quantised units as integer arithmetic: a quantisation in, codes, scales, bounds and sums out.
 
-A unit's floats are integers times a scale. Code generators for integers compute its sums exactly,
-and make codes of them by one multiplication and one rounding. What has no such form is refused by
-an `UnsupportedError`.
+A unit's floats are integers times a scale. Integer code generators compute its sums exactly, and
+convert them to codes by one multiplication and one rounding. An `UnsupportedError` refuses units
+without such a form.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def extents(value: Value) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Floats by their codes, (codes - zero) × scale; several scales go along `axis`."""
+    """Floats as codes, (codes - zero) × scale; several scales lie along `axis`."""
 
     value: Value
     scale: Array
@@ -43,38 +43,38 @@ class Coded:
 
     @property
     def step(self) -> float:
-        """The one scale of a tensor of bytes."""
+        """The only scale of a tensor of bytes."""
         if self.scale.size * self.zero.size > 1 or self.value.dtype not in BYTES:
             raise UnsupportedError(f"%{self.value.name} is not int8 or uint8 with one scale")
         return float(self.scale.reshape(()))
 
     @property
     def offset(self) -> int:
-        """The one zero point, counted from the lowest code."""
+        """The only zero point, relative to the lowest code."""
         return int(self.zero.reshape(-1)[0]) - int(np.iinfo(self.value.dtype.numpy).min)
 
     @property
     def shift(self) -> int:
-        """What codes are larger by than the signed bytes that stand for the same floats."""
+        """The difference between codes and signed bytes of the same floats."""
         return SIGN if self.value.dtype is DType.UINT8 else 0
 
     @property
     def signed_zero(self) -> int:
-        """The one zero point of signed bytes."""
+        """The only zero point, in signed bytes."""
         return self.offset - SIGN
 
     @property
     def farthest(self) -> int:
-        """How far a code can be from the zero point."""
+        """The largest distance of a code from the zero point."""
         return max(self.offset, 255 - self.offset)
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """What codes of bytes stand for; equal ones can be moved as they are."""
+        """What codes of bytes mean; codes of equal meaning can be moved without conversion."""
         return self.value.dtype, self.step, self.offset
 
     def weights(self, axis: int = 0) -> Array:
-        """Constants without their zero point; scales, where there are several, go along an axis."""
+        """Constants minus their zero point; an error if several scales lie along another axis."""
         if self.array is None:
             raise UnsupportedError(f"%{self.value.name} is not constant")
         if max(self.scale.size, self.zero.size) > 1 and self.axis % self.array.ndim != axis:
@@ -83,14 +83,14 @@ class Coded:
         return np.asarray(self.array.astype(np.int64) - self.zero.reshape(shape or ()))
 
     def codes(self, floats: Array) -> Array:
-        """The codes of floats, rounded as ONNX does."""
+        """Quantise floats, rounding as ONNX does."""
         info = np.iinfo(self.value.dtype.numpy)
         wide = np.rint(floats.astype(np.float64) / self.step) + int(self.zero.reshape(-1)[0])
         return np.asarray(wide.clip(info.min, info.max).astype(np.int64))
 
 
 def coded(node: Node, graph: Graph) -> Coded:
-    """What a (de)quantisation says of the codes that it makes or reads."""
+    """The codes that a (de)quantisation makes or reads."""
     value = node.output if node.op.name == "qnn.quantize" else node.args[0]
     parameters = [graph.constants.get(one) for one in node.args[1:]]
     if None in parameters or node.attrs.block_size:
@@ -106,8 +106,8 @@ def coded(node: Node, graph: Graph) -> Coded:
 
 @dataclass(frozen=True)
 class Unit:
-    """What a quantisation of the graph ends: dequantised operands, an operator, a bias, a tensor
-    added to the result, an activation. An activation alone has its dequantisation as operator."""
+    """The unit that a quantisation ends: dequantised operands, an operator, a bias, a tensor added
+    to the result, an activation. The operator of an activation alone is its dequantisation."""
 
     end: Node
     graph: Graph
@@ -115,7 +115,7 @@ class Unit:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """All floats on the way from dequantisations to the end, in order."""
+        """The float nodes of the unit, from dequantisations to the end, in order."""
         inside, waiting = {self.end}, [self.end.args[0]]
         while waiting:
             value = waiting.pop()
@@ -163,18 +163,18 @@ class Unit:
 
     @property
     def bias(self) -> Coded | None:
-        """Of each channel of a layer."""
+        """The bias of a layer."""
         return self._parts[1]
 
     @property
     def added(self) -> Coded | None:
-        """A tensor that is added to what a layer computes."""
+        """The tensor that is added to a layer's result."""
         return self._parts[2]
 
     @property
     def summands(self) -> list[tuple[Coded, int]]:
-        """The tensors that a sum adds up, beside a layer or without one, and their signs. That of
-        an activation is one tensor."""
+        """The tensors that are summed, beside a layer or without one, with their signs; for an
+        activation, its operand."""
         if self.added is not None:
             return [(self.added, 1)]
         if self.operator.op.name not in ("add", "subtract", "qnn.dequantize"):
@@ -184,18 +184,18 @@ class Unit:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of the activation, on floats."""
+        """The bounds of the activation, on floats."""
         return self._parts[3]
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The lowest and the highest code that the activation leaves."""
+        """The lowest and the highest code within the activation's bounds."""
         low, high = self.target.codes(np.array(self.bounds)).tolist()
         return min(low, high), high
 
     @property
     def signed_limits(self) -> tuple[int, int]:
-        """The same of signed bytes."""
+        """The same in signed bytes."""
         low, high = self.limits
         return low - self.target.shift, high - self.target.shift
 
@@ -208,7 +208,7 @@ class Unit:
 
     @property
     def operands(self) -> list[Coded]:
-        """Of the operator."""
+        """The operands of the operator."""
         alone = self.operator.op.name == "qnn.dequantize"
         return [
             self.coded(one) for one in ((self.operator.output,) if alone else self.operator.args)
@@ -222,7 +222,7 @@ _BEFORE_SUMS = ("nn.conv2d", "nn.dense", "nn.conv2d_transpose", "nn.bias_add")
 
 
 def bounds_of(activation: Node) -> tuple[float, float]:
-    """Between what a rectifier or a clip holds floats."""
+    """The bounds of a ReLU or a clip."""
     if len(activation.args) > 1:
         raise UnsupportedError("the bounds of a clip are operands")
     if activation.op.name == "nn.relu":
@@ -233,7 +233,7 @@ def bounds_of(activation: Node) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class LayerSums:
-    """What a layer sums up: weights × (data - zero) + bias, in steps that its channels have."""
+    """The sums of a layer: weights × (data - zero) + bias, in units of each channel's step."""
 
     data: Coded
     weights: Array  # without their zero point
@@ -242,19 +242,19 @@ class LayerSums:
 
     @property
     def largest(self) -> int:
-        """What sums can come to."""
+        """The largest magnitude of a sum."""
         return int((self.magnitudes * self.data.farthest + np.abs(self.bias)).max())
 
     @property
     def magnitudes(self) -> Array:
-        """Of each channel the sum of its weights' absolute values."""
+        """Per channel, the sum of the absolute weights."""
         return np.asarray(np.abs(self.weights).reshape(len(self.weights), -1).sum(1))
 
 
 def layer_sums(unit: Unit, wide: bool = False) -> LayerSums:
-    """The sums of a unit whose operator has constant weights, channels of the result first; minus
-    their zero point these are signed bytes, unless they may be `wide`. Means are such layers, pools
-    whose padding counts as well, and transposed convolutions of one group."""
+    """The sums of a unit with constant weights, channels of the result first; weights minus their
+    zero point are signed bytes, unless they may be `wide`. Means, pools whose padding counts, and
+    transposed convolutions of one group are such layers."""
     if unit.operator.op.name == "mean":
         return window_sums(unit, _image(unit.operator))
     if unit.operator.op.name == "nn.avg_pool2d":
@@ -276,8 +276,8 @@ def layer_sums(unit: Unit, wide: bool = False) -> LayerSums:
 
 
 def window_sums(unit: Unit, window: Sequence[int]) -> LayerSums:
-    """The sums of a unit that takes means over windows of images: those of a depthwise convolution
-    with ones. Their steps are so small that they need no division."""
+    """The sums of a unit that takes means over windows of images: a depthwise convolution with
+    ones, whose step includes the division."""
     (data,) = unit.operands
     channels = extents(data.value)[1]
     steps = np.full(channels, data.step / math.prod(window))
@@ -286,8 +286,8 @@ def window_sums(unit: Unit, window: Sequence[int]) -> LayerSums:
 
 
 def counts_alike(pool: Node) -> bool:
-    """Whether all means of a pool over images are of as many elements: there is no padding, or it
-    counts."""
+    """Whether all means of a pool over images have the same number of elements: there is no
+    padding, or it counts."""
     attrs, size, counts = pool.attrs, extents(pool.args[0])[2:], extents(pool.output)[2:]
     pads = (*attrs.padding[:2], *padding_behind(attrs, size, attrs.pool_size, counts))
     return max(pads) <= 0 or (attrs.count_include_pad and not attrs.ceil_mode)
@@ -301,7 +301,7 @@ def _counted_window(pool: Node) -> tuple[int, ...]:
 
 
 def _image(mean: Node) -> tuple[int, ...]:
-    """The extents of the image of which a mean is taken."""
+    """The extents of the image that is averaged."""
     shape, axes = extents(mean.args[0]), mean.attrs.axes
     if len(shape) != 4 or {axis % 4 for axis in axes or ()} != {2, 3}:
         raise UnsupportedError(f"a mean over the axes {axes}, which are not an image's")
@@ -309,8 +309,8 @@ def _image(mean: Node) -> tuple[int, ...]:
 
 
 def looked_up(unit: Unit) -> tuple[Coded, Array]:
-    """Of a unit that is a function of single elements of one tensor, that tensor, and the codes of
-    all that a byte of it can stand for, by the operators' own meaning."""
+    """For a unit that is a function of single elements of one tensor: that tensor, and the result
+    codes of all 256 codes, by evaluating the operators."""
     graph = unit.graph
     arrays: dict[Value, Array] = {
         value: one.array.reshape(())
@@ -340,8 +340,7 @@ _MOST_SHIFT = 62  # bits that a requantisation shifts by
 
 
 def fixed_point(factors: Array, fewest: int = 0) -> tuple[Array, Array]:
-    """Multipliers of 31 bits, and by how many bits products are shifted to the right: at least so
-    many as `fewest`."""
+    """Multipliers of 31 bits, and right shifts of at least `fewest` bits."""
     fractions, exponents = np.frexp(np.asarray(factors, np.float64))
     multipliers = np.rint(np.ldexp(fractions, 31)).astype(np.int64)
     shifts = 31 - exponents.astype(np.int64)

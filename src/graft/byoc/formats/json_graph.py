@@ -1,7 +1,7 @@
 """Regions as JSON graphs: a region in, a blob out that `runtime/json_graph.py` interprets.
 
-With a table of kernels by the names of patterns, every match is one node of the graph, and one call
-of its kernel.
+With a table of kernels by pattern name, every match is one node of the graph, and one call of its
+kernel.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from graft.runtime.json_graph import ALL, Interpreter, Kernel, Kernels, attribut
 class JsonBackend(Backend):
     """A backend whose code is a graph, and whose run time is an interpreter of it.
 
-    `kernels` are functions by the names of patterns, called once per match: with arrays for the
-    pattern's wildcards, constants included and None for what is not there, and with attributes for
-    parameters of their names. By default each operator that has a kernel is a pattern. Define
-    `interpreter` to prepare nodes once, or to run operators without a table."""
+    `kernels` are functions by pattern name, called once per match: positional arguments are arrays
+    for the pattern's wildcards (constants included, None if absent), keyword arguments are the
+    attributes that the kernel has parameters for. By default, each operator with a kernel is a
+    pattern. Define `interpreter` to prepare nodes once, or to run operators without a table."""
 
     kernels: Kernels = MappingProxyType({})
     interpreter: type[Interpreter] = Interpreter
@@ -47,7 +47,7 @@ class JsonBackend(Backend):
         return [(name, is_op(name)) for name in self.kernels if name in OPS]
 
     def check_patterns(self, names: Sequence[str]) -> None:
-        """Refuse a table with a kernel that nothing would call, most likely a misspelt one."""
+        """Refuse a kernel that nothing would call, most likely a misspelt one."""
         for kernel in self.kernels:
             if kernel not in names and kernel not in OPS:
                 close = _nearest(kernel, (*names, *OPS))
@@ -58,8 +58,8 @@ class JsonBackend(Backend):
                 )
 
     def supports(self, match: Match) -> Refusal | None:
-        """Refuse what a kernel is not told: other dtypes, and attributes that it has no parameter
-        for, where they are not what they are by default. Extents may be symbolic."""
+        """Refuse other dtypes, and attributes that the kernel has no parameter for, unless they
+        have their default. Extents may be symbolic."""
         if not self.kernels:
             return None
         kernel = self.kernels.get(match.pattern)
@@ -83,8 +83,8 @@ class JsonBackend(Backend):
 
 
 def _nearest(name: str, candidates: Sequence[str]) -> str:
-    """The name most like another, or nothing. Neither case nor the prefix of an operator counts, so
-    that ONNX's `Relu` leads to `nn.relu`."""
+    """The most similar name, or nothing. Case and the prefix of an operator do not count, so that
+    ONNX's `Relu` leads to `nn.relu`."""
     # of `nn.dense`, `mixed.dense` and `qnn.dense`, which their prefixes tell apart, the first
     special = sorted(candidates, key=lambda one: "." in one and not one.startswith("nn."))
     plain = {one.rpartition(".")[2].lower(): one for one in reversed(special)}
@@ -94,8 +94,8 @@ def _nearest(name: str, candidates: Sequence[str]) -> str:
 
 
 def _unheard(match: Match, kernel: Kernel, fixed: frozenset[str]) -> Refusal | None:
-    """An attribute that the kernel would not get to know: neither a parameter, nor what it is by
-    default, nor fixed by the pattern."""
+    """Refuse an attribute that is neither a parameter of the kernel, nor at its default, nor fixed
+    by the pattern."""
     heard = attributes_of(kernel, len(match.operands)) | fixed
     for node in match.nodes:
         try:
@@ -117,7 +117,7 @@ def _unheard(match: Match, kernel: Kernel, fixed: frozenset[str]) -> Refusal | N
 
 
 def _conflicting_attrs(nodes: Iterable[Node]) -> set[str]:
-    """Attributes that nodes of one match have different values of."""
+    """Attributes with different values among the nodes of one match."""
     values: dict[str, Any] = {}
     pairs = [
         (one.name, getattr(node.attrs, one.name)) for node in nodes for one in fields(node.attrs)
@@ -126,7 +126,7 @@ def _conflicting_attrs(nodes: Iterable[Node]) -> set[str]:
 
 
 def _is_default(field: Field[Any], value: Any, node: Node) -> bool:
-    """Whether an attribute is what it is by default; axes may be counted from the end."""
+    """Whether an attribute has its default; axes may be counted from the end."""
     default = field.default if field.default_factory is MISSING else field.default_factory()
     rank = len(node.args[0].shape or ()) if node.args else 0
     if field.name == "axis" and rank and isinstance(value, int) and isinstance(default, int):
@@ -193,7 +193,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _parts(body: Graph) -> dict[str, Any]:
-    """The nodes of a call, and the attributes that they agree on."""
+    """The nodes of a call, and the attributes on which they agree."""
     nodes = [node for node in body.nodes if not _is_constant(node)]
     parts = [_node(node) for node in nodes]
     disputed = _conflicting_attrs(nodes)
@@ -202,7 +202,7 @@ def _parts(body: Graph) -> dict[str, Any]:
 
 
 def plain_attrs(attrs: Attrs, node: Node) -> dict[str, Any]:
-    """Attributes as JSON has them."""
+    """Attributes as JSON values."""
     return {field.name: _plain(getattr(attrs, field.name), node) for field in fields(attrs)}
 
 

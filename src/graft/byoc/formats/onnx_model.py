@@ -1,7 +1,7 @@
-"""Regions as ONNX models: a runtime that ingests ONNX needs a few lines to become a backend.
+"""Regions as ONNX models, so that a runtime that ingests ONNX becomes a backend in a few lines.
 
-Each operator has a writer that turns a node into ONNX nodes of one opset. What has no writer, or is
-refused by it, is refused by `why_not`, which a backend's `supports` can hand on as its reason.
+Each operator has a writer that turns a node into ONNX nodes of one opset. `why_not` refuses nodes
+without a writer, or that their writer refuses; a backend's `supports` can return its refusal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NEWER_OPSET = OPSET + 1, 10
 
 
 class OnnxBackend(Backend):
-    """A backend that is handed ONNX models: all operators that have an ONNX form, on tensors of
+    """A backend that compiles ONNX models: of all operators that have an ONNX form, on tensors of
     `dtypes` and of static shapes, or `symbolic` ones. Define `compile_model` and `load`."""
 
     dtypes: Sequence[DType] = (DType.FLOAT32,)
@@ -42,7 +42,7 @@ class OnnxBackend(Backend):
         return [(name, is_op(name)) for name in sorted(WRITERS) if self._may_take(name)]
 
     def _may_take(self, name: str) -> bool:
-        """Whether there is a dtype that both the operator and the backend take.
+        """Whether the operator and the backend share a dtype.
 
         Quantised operators read or write integers beside floats."""
         integers = (*self.dtypes, *self.quantized_dtypes)
@@ -63,13 +63,12 @@ class OnnxBackend(Backend):
         return self.compile_model(to_onnx(region))
 
     def compile_model(self, model: onnx.ModelProto) -> bytes:
-        """Code for a region that is given as a model; by default the model itself."""
+        """The code for a region that is given as a model; by default the model itself."""
         return bytes(model.SerializeToString())
 
 
 def why_not(nodes: Iterable[Node], whole: bool = False) -> Refusal | None:
-    """Why nodes cannot be written as ONNX, in a region or in a whole model, or None where they
-    can."""
+    """Why nodes cannot be written as ONNX, in a region or in a whole model; None if they can."""
     table = _table(whole)
     for node in nodes:
         if node.op.name == "constant":
@@ -95,7 +94,8 @@ def _table(whole: bool) -> Mapping[str, Write]:
 
 
 def to_onnx(region: Graph, whole: bool = False) -> onnx.ModelProto:
-    """A region, or a whole graph, as a model whose inputs and outputs have its names and order."""
+    """A region, or a whole graph, as a model with the same names and order of inputs and
+    outputs."""
     refusal = why_not(region.nodes, whole)
     if refusal is not None:
         raise UnsupportedError(refusal.reason, refusal.node.location if refusal.node else None)
@@ -120,7 +120,7 @@ def to_onnx(region: Graph, whole: bool = False) -> onnx.ModelProto:
 
 
 def _returned(writer: Writer, value: Value, name: str) -> onnx.ValueInfoProto:
-    """An output under the name that callers know it by."""
+    """An output under its name in the graph's signature."""
     if name == value.name:
         return described(value)
     if name in writer.used_names:

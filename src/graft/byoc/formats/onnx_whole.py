@@ -45,8 +45,8 @@ MODEL_WRITERS.update({name: write_form(form) for name, form in _SAME.items()})
 
 
 def _parameter(writer: Writer, node: Node, name: str, dtype: DType = DType.INT64) -> str:
-    """The name of a tensor with the parameter of that name: an operand, or the attribute; empty
-    without either. ONNX wants integers of 64 bits in most places, and takes them in all."""
+    """The name of a tensor with a parameter of the node: an operand, or the attribute; empty
+    without either. ONNX requires int64 in most places, and accepts it in all."""
     for position, operand in node.op.alternatives:
         given = node.inputs[position] if position < len(node.inputs) else None
         if operand == name and given is not None:
@@ -175,7 +175,7 @@ def _non_max_suppression(writer: Writer, node: Node) -> None:
 
 @writes("if", table=MODEL_WRITERS)
 def _if(writer: Writer, node: Node) -> None:
-    """Branches read what they need of the graph around them by its name."""
+    """Branches read values of the graph around them by name."""
     captures = node.args[1:]
     branches = {
         name: _nested(writer, graph, captures)
@@ -210,8 +210,8 @@ def _scan(writer: Writer, node: Node) -> None:
 
 
 def _nested(writer: Writer, graph: Graph, captures: Sequence[Value]) -> onnx.GraphProto:
-    """A nested graph whose last inputs are the captures. Its own values get names that nothing
-    around it has, as ONNX forbids to use a name twice."""
+    """A nested graph whose last inputs are the captures. Its own values get new names, as ONNX
+    forbids shadowing."""
     own = graph.inputs[: len(graph.inputs) - len(captures)]
     formal = {value: Value(writer.fresh(value.name), value.type) for value in own}
     renamed = {**formal, **dict(zip(graph.inputs[len(own) :], captures, strict=True))}
@@ -232,7 +232,7 @@ def _nested(writer: Writer, graph: Graph, captures: Sequence[Value]) -> onnx.Gra
 
 
 def _described_loosely(value: Value) -> onnx.ValueInfoProto:
-    """Without symbols, which mean extents of one iteration or branch only."""
+    """A value's type without symbols, which are extents of one iteration or branch only."""
     if not isinstance(value.type, TensorType) or value.type.is_static:
         return described(value)
     shape = value.type.shape

@@ -1,7 +1,6 @@
-"""Operand checks that most code generators share: a value or a match in, a reason for refusal out.
+"""Operand checks that code generators share: values or a match in, a reason for refusal out.
 
-Libraries for neural networks want tensors of one element type whose shapes are known when code is
-made for them; whoever wants more or less says so himself.
+The defaults fit most libraries for neural networks: one element type, and static shapes.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ def unfit(
     ranks: range | None = None,
     symbolic: bool = False,
 ) -> str:
-    """Why a value is no tensor of static shape (or of known rank, where `symbolic` allows it) and
-    one of these dtypes, without elements only where `empty` allows it, with as many axes as `ranks`
-    has; an empty string where all are."""
+    """Why a value is not a tensor of static shape (or, if `symbolic`, of known rank) and of one of
+    these dtypes, non-empty unless `empty`, with a number of axes in `ranks`; an empty string if all
+    are."""
     for value in values:
         type_ = value.type
         if not isinstance(type_, TensorType) or type_.shape is None:
@@ -69,9 +68,9 @@ def unfit(
 
 
 def unbound(inputs: Iterable[Value], values: Iterable[Value]) -> str:
-    """Why extents of values are no numbers once the inputs' extents are: memory for results is set
-    aside before a region runs. Only an input's axis that is a symbol alone gives that a number. An
-    empty string where all are."""
+    """Why extents of values do not follow from the inputs' extents, which they must, since memory
+    for results is allocated before a region runs. Only an axis that is a bare symbol binds it.
+    Empty if all follow."""
     symbols: frozenset[str] = frozenset().union(*(bound_symbols(value.type) for value in inputs))
     for value in values:
         for dim in value.shape or ():
@@ -81,14 +80,14 @@ def unbound(inputs: Iterable[Value], values: Iterable[Value]) -> str:
 
 
 def require(condition: bool, reason: str) -> None:
-    """Refuse what a code generator has no form for."""
+    """Raise an `UnsupportedError` unless the condition holds."""
     if not condition:
         raise UnsupportedError(reason)
 
 
 def late_attribute(node: Node) -> str:
-    """Why a node cannot be written down yet: an operand gives what could be an attribute, which is
-    then known at run time only; an empty string where all attributes are known."""
+    """Why a node cannot be written down: an operand gives a parameter that is an attribute
+    otherwise, so that it is known at run time only; an empty string if all attributes are known."""
     for position, name in node.op.alternatives:
         if position < len(node.inputs) and node.inputs[position]:
             return f"'{name}' of {node.op.name} is known at run time only"
@@ -96,8 +95,8 @@ def late_attribute(node: Node) -> str:
 
 
 def inexpressible(node: Node) -> str:
-    """Why a node on tensors of static shape has no tensor expression, of which a code generator
-    could make a kernel; an empty string where it has one."""
+    """Why a node on tensors of static shape has no tensor expression; an empty string if it has
+    one."""
     tensors = [
         None if value is None else placeholder(f"a{number}", value.tensor.shape or (), value.dtype)
         for number, value in enumerate(node.inputs)
@@ -114,10 +113,10 @@ _REASONS: WeakKeyDictionary[Backend, dict[str, str]] = WeakKeyDictionary()
 
 
 def not_compiled(backend: Backend, match: Match) -> Refusal | None:
-    """Why the backend's own compiler refuses a match, which is found out by compiling it once.
+    """Why the backend's own compiler refuses a match, found by compiling it once.
 
-    For `supports` of backends whose compiler alone knows what it takes, and is fast. What it raises
-    as an `UnsupportedError` is the reason; anything else is a mistake."""
+    For `supports` of backends with a fast compiler that alone knows what it supports. The message
+    of an `UnsupportedError` is the reason; other errors are mistakes."""
     reasons = _REASONS.setdefault(backend, {})
     region = match.region
     key = region_hash(region)
@@ -129,7 +128,7 @@ def not_compiled(backend: Backend, match: Match) -> Refusal | None:
 def refused_match(
     backend: Backend, match: Match, dtypes: Sequence[DType], ranks: range
 ) -> Refusal | None:
-    """Why a match is not for a backend: what enters and leaves it are no static tensors of these
+    """Why a match is not for a backend: its inputs and outputs are not static tensors of these
     dtypes and ranks, a constant is empty, or the backend's own compiler refuses it."""
     reason = unfit((*match.inputs, *match.outputs), dtypes, ranks=ranks)
     reason = reason or unfit(match.constants, tuple(DType))

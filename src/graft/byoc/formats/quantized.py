@@ -1,7 +1,8 @@
-"""Patterns of quantised units: an operator, the dequantisations before it, the quantisation behind.
+"""Patterns of quantised units: an operator, the dequantisations before it, the quantisation behind
+it.
 
-Models in Q/DQ form ask for integer arithmetic by this form, and NPUs know it by nothing else. A
-unit is matched whole or not at all; scales, zero points, weights and biases are constants.
+NPUs recognise integer arithmetic of Q/DQ models by this form. A unit is matched as a whole; scales,
+zero points, weights and biases are constants.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ UNARY = (
 
 
 def dequantized(data: Pattern) -> Pattern:
-    """Floats that integers stand for; the zero point may be left out."""
+    """A dequantisation of `data`, with or without a zero point."""
     dequantize = is_op("qnn.dequantize")
     scale = is_constant()
     return dequantize(data, scale, is_constant()) | dequantize(data, scale)
 
 
 def quantized(value: Pattern) -> Pattern:
-    """The integers that stand for floats."""
+    """A quantisation with constant scale and zero point."""
     return is_op("qnn.quantize")(value, is_constant(), is_constant())
 
 
 def quantized_layer(*names: str) -> Pattern:
-    """A product with constant weights, with its bias, the tensor added to it (the shortcut of a
-    residual block, whose scale is its own) and its activation where it has them."""
+    """A product with constant weights, optionally with a bias, a tensor added to it (the shortcut
+    of a residual block, with a scale of its own) and an activation."""
     product = is_op(*names)(dequantized(wildcard()), dequantized(is_constant()))
     bias = dequantized(is_constant().has_dtype("int32"))
     biased = product.optional(lambda x: is_op("nn.bias_add")(x, bias))
@@ -52,8 +53,8 @@ def quantized_layer(*names: str) -> Pattern:
 
 
 def overflowing(match: Match) -> Refusal | None:
-    """Whether 32 bits may not hold the sums of a layer and its bias, as where the weights of a
-    channel are next to nothing and its bias has the steps of their scale."""
+    """Refuse a layer whose sums with its bias may exceed 32 bits, as where the weights of a channel
+    are almost zero and the bias is in steps of their scale."""
     makers = {node.output: node for node in match.nodes}
     for node in match.nodes:
         layer = makers.get(node.args[0]) if node.op.name == "nn.bias_add" else None
@@ -78,7 +79,7 @@ def quantized_units(
     binary: Sequence[str] = BINARY,
     variadic: Sequence[str] = ("concatenate",),
 ) -> PatternTable:
-    """Layers, operators of two tensors (sums, products), of one, and of any number of them."""
+    """Patterns of layers, and of operators of two tensors, of one, and of any number."""
     pair = is_op(*binary)(dequantized(wildcard()), dequantized(wildcard()))
     return [
         *((f"quantized {name}", quantized_layer(name)) for name in LAYERS),

@@ -1,8 +1,8 @@
-"""Quantised units as NPUs know them: a region in, one whose units hold one operator each out.
+"""Splits quantised units into units of one operator, which NPUs support.
 
-An activation inside a unit becomes a unit of its own; an operator that only moves elements is done
-on integers, which are requantised before: results are the same to the bit. A tensor that is added
-to what a layer computes is added in 16 bits, within a step of the result.
+An activation inside a unit becomes a unit of its own; an operator that only moves elements moves
+integers, which are requantised before: results are bit-identical. A tensor added to a layer's
+result is added in 16 bits, within a step of the result.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ RULES = RuleSet("split units")
 
 
 def split_units(region: Graph) -> Graph:
-    """The region with one operator between any dequantisation and the quantisation behind it."""
+    """The region with at most one operator between a dequantisation and a quantisation."""
     return apply_rules(region, RULES)
 
 
 @RULES.rule(is_op("qnn.quantize")(is_op(*ACTIVATIONS)(wildcard()), wildcard(), wildcard()))
 def _activation(site: Site) -> Replacement:
-    """Quantisation is monotone, so that it commutes with clipping. What clips no more than the
-    quantisation does goes."""
+    """Quantisation is monotone and commutes with clipping. An activation that clips no more than
+    the quantisation is removed."""
     activation = _producer(site, site.node)
     data, parameters = activation.args[0], site.node.inputs[1:]
     scale, zero = map(site.array, parameters)
@@ -72,8 +72,8 @@ def _movement(site: Site) -> Replacement:
     )
 )
 def _sum_behind_layer(site: Site) -> Replacement:
-    """The layer and the sum on codes of 16 bits, which hold the operands as they are, then a
-    conversion. What the layer makes is saturated only where the sum would be."""
+    """Layer and sum on 16-bit codes, which represent the operands exactly, then a conversion. The
+    layer's result saturates only where the sum would."""
     add = _producer(site, site.node)
     makers = [site.producer(value) for value in add.args]
     layer = next(one for one in makers if one is not None and one.op.name != "qnn.dequantize")
@@ -97,7 +97,7 @@ _MOST = 65535  # codes of 16 bits above the lowest
 
 
 def _range(site: Site, node: Node | None) -> tuple[float, float, float] | None:
-    """Scale, lowest and highest float of what a (de)quantisation of bytes has codes for."""
+    """Scale, and the lowest and highest float that a (de)quantisation of bytes represents."""
     arrays = [site.array(value) for value in node.inputs[1:]] if node else []
     if len(arrays) != 2 or any(array is None or array.size != 1 for array in arrays):
         return None
@@ -107,13 +107,13 @@ def _range(site: Site, node: Node | None) -> tuple[float, float, float] | None:
 
 
 def _widened(site: Site, value: Value) -> Value | None:
-    """Floats that were dequantised from bytes, exactly, from codes of 16 bits in finer steps."""
+    """Dequantised bytes, exactly, as 16-bit codes with finer steps."""
     bounds = _range(site, site.producer(value))
     return _through_16_bits(site, value, bounds[0] / 256, bounds[1]) if bounds else None
 
 
 def _through_16_bits(site: Site, value: Value, scale: float, low: float) -> Value:
-    """Quantised from a lowest float on, and dequantised."""
+    """A value quantised to 16 bits from a lowest float up, and dequantised."""
     zero = np.uint16(np.clip(np.rint(-low / scale), 0, _MOST))
     parameters = site.constant(np.float32(scale)), site.constant(zero)
     codes = site.emit("qnn.quantize", value, *parameters, dtype=DType.UINT16)
@@ -121,8 +121,8 @@ def _through_16_bits(site: Site, value: Value, scale: float, low: float) -> Valu
 
 
 def binding(activation: Node, scale: Array, zero: Array) -> tuple[bool, bool]:
-    """Whether the lower and the upper bound of an activation lie inside of what quantisation by
-    this scale and zero point can represent; a bound that is an operand always may."""
+    """Whether the lower and the upper bound of an activation lie within the range of this scale and
+    zero point; a bound that is an operand may."""
     limits, attrs = np.iinfo(zero.dtype), activation.attrs
     if len(activation.args) > 1:
         return True, True

@@ -1,8 +1,8 @@
-"""How values lie in a device's memory: element type, order of axes, and padding of the last one.
+"""Storage of values in a device's memory: element type, order of axes, and padding of the last one.
 
-Values mean what the graph says (float32, NCHW); how they are stored is the backend's own affair.
-Tensor expressions read and write the stored form through two views, so that every kernel that is
-made of expressions takes every storage, and computes in the value's own dtype.
+Values mean what the graph says (float32, NCHW); their storage is the backend's choice. Tensor
+expressions read and write stored values through two views, so that a kernel of expressions works
+with any storage, and computes in the value's dtype.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ CHANNELS_LAST = (0, 2, 3, 1)
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A value of some shape in memory: `order` gives the axis of each stored one, `pad` the zeros
-    behind the last of them."""
+    """The storage of a value of some shape: `order` gives the axis of each stored one, `pad` the
+    number of zeros behind the last one."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Storage:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """What is in memory."""
+        """The extents in memory."""
         stored = [self.shape[axis] for axis in self.order]
         return (*stored[:-1], stored[-1] + self.pad) if stored else ()
 
@@ -46,28 +46,28 @@ class Storage:
 
     @property
     def is_row_major(self) -> bool:
-        """Whether elements follow one another as in the value, so that it can be reshaped."""
+        """Whether elements are in the order of the value, so that it can be reshaped."""
         large = [axis for axis in self.order if self.shape[axis] > 1]
         return large == sorted(large) and not self.pad
 
     def serves(self, other: Storage) -> bool:
-        """Whether memory in this form is in the other one as well."""
+        """Whether memory of this storage is also of the other one."""
         large = [[a for a in one.order if one.shape[a] > 1] for one in (self, other)]
         return self.dtype is other.dtype and large[0] == large[1] and self.pad == other.pad
 
     def pack(self, array: Array) -> Array:
-        """A constant in this form."""
+        """A constant in this storage."""
         stored = np.asarray(array).transpose(self.order) if self.order else np.asarray(array)
         if self.pad:
             stored = np.pad(stored, [(0, 0)] * (stored.ndim - 1) + [(0, self.pad)])
         return np.ascontiguousarray(stored.astype(self.dtype.numpy))
 
     def input(self, name: str) -> Tensor:
-        """What is in memory, as a tensor."""
+        """The memory as a tensor."""
         return placeholder(name, self.extents, self.dtype)
 
     def view(self, name: str, memory: Tensor, dtype: DType) -> Tensor:
-        """The value that memory holds."""
+        """The value that memory stores."""
         if self.dtype is dtype and self.order == tuple(range(len(self.order))) and not self.pad:
             return memory
 
@@ -77,7 +77,7 @@ class Storage:
         return by_index(name, self.shape, element)
 
     def result(self, name: str, value: Tensor) -> Tensor:
-        """What has to be written to memory for it to hold a value."""
+        """The contents of memory that stores a value."""
 
         def element(*stored: Term) -> Term:
             last = stored[-1] if stored else term(0)

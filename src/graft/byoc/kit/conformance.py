@@ -1,8 +1,8 @@
 """The conformance kit: a backend in, a report out.
 
-For every pattern graphs are made at random, and for several patterns together, too, since a region
-may hold any number of matches. What the backend accepts has to be right; where it is not, the
-example is made as small as it gets.
+Random graphs are generated for every pattern, and for several patterns together, since a region may
+contain any number of matches. Results of accepted graphs have to be right; a failing graph is
+minimised.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def conformance(
     journal: Journal = lambda _pattern, _graph: None,
     deadline: float | None = None,
 ) -> Report:
-    """Check a backend on `examples` graphs per pattern; the same seed makes the same graphs.
+    """Check a backend on `examples` graphs per pattern; equal seeds generate equal graphs.
 
-    `journal` is told of every graph before it is tried, in case the process does not survive it;
-    `deadline` is how many seconds the backend has for one (60 by default)."""
+    `journal` is called with every graph before it is tried, in case the process does not survive
+    it; `deadline` is the time limit in seconds for a graph (60 by default)."""
     try:
         failures = [Failure("", reason) for reason in broken_promises(backend)]
         entries = entries_of(backend)
@@ -85,7 +85,7 @@ def conformance(
 
 
 def entries_of(backend: Backend) -> list[Entry]:
-    """The patterns of a backend, and operators that a predicate speaks for."""
+    """The patterns of a backend, and operators that it has predicates for."""
     entries = list(tables_of(backend))
     named = {entry.name for entry in entries}
     spoken = [name for name in OPS if predicate_of(backend.name, name) and name not in named]
@@ -93,7 +93,7 @@ def entries_of(backend: Backend) -> list[Entry]:
 
 
 def broken_promises(backend: Backend) -> list[str]:
-    """What is wrong with a backend before it has seen a graph."""
+    """Violations of the contract that can be found without a graph."""
     limits = backend.limits
     rates = (limits.bytes_per_second, limits.peak_flops, limits.peak_bytes_per_second)
     times = (limits.launch_seconds, limits.latency)
@@ -129,7 +129,7 @@ def unknown_operators(backend: Backend) -> list[tuple[str, str]]:
 
 @dataclass
 class _Tally:
-    """Counts for one pattern while it is tried."""
+    """Counts for one pattern while it is checked."""
 
     backend: Backend
     name: str
@@ -149,7 +149,7 @@ class _Tally:
 
     @property
     def pattern(self) -> str:
-        """Which pattern has to accept; graphs of several may be accepted piece by piece."""
+        """The pattern that has to accept; graphs of several may be accepted piece by piece."""
         return "" if self.name == COMBINED else self.name
 
     def offer(self, graph: Graph) -> Outcome:
@@ -197,15 +197,15 @@ class _Tally:
 
 
 def _kind(reason: str) -> str:
-    """What a failure has in common with others of its kind: not names, not numbers, not details.
-    Without it a small example would often show some other mistake."""
+    """A failure's reason without names and numbers. A graph is shrunk only as long as this stays
+    the same: small examples often have other failures."""
     return re.sub(r"%\S+|[\d.]+", "", reason)[:40]
 
 
 def _try_pattern(tally: _Tally, entry: Entry, examples: int) -> None:
-    """First plain examples, so that most patterns get at least one, then anything; a pattern that
-    accepts little gets more, one that accepts nothing most. Last, one of each type that none of
-    these was of."""
+    """Try plain examples first, so that most patterns accept one, then any. A pattern that accepts
+    few gets more examples, one that accepts none gets most. Finally, try each dtype that no example
+    had."""
     for number in range(max(examples * _STUBBORN, _HOPELESS)):
         is_enough = tally.accepted >= (examples / 4 if number < examples * _STUBBORN else 1)
         if number >= examples and is_enough:
@@ -235,14 +235,14 @@ def _try_once(tally: _Tally, entry: Entry, number: int) -> None:
 
 
 def _odd_dtype(number: int) -> DType | None:
-    """The type of an example that is to be of another one than float32."""
+    """The dtype of an example that is to have another one than float32."""
     lap, rest = divmod(number, _ODD)
     return ODD_DTYPES[lap % len(ODD_DTYPES)] if rest == _ODD - 1 else None
 
 
 def _try_together(tally: _Tally, accepted: Sequence[tuple[Entry, _Tally]], examples: int) -> None:
-    """Several patterns in one graph, each reading what an earlier one makes. Half of the graphs are
-    of other dtypes than float32, if the patterns accept such: each in turn, of patterns that do."""
+    """Try several patterns in one graph, each reading a result of an earlier one. Half of the
+    graphs have other dtypes than float32, each in turn, if the patterns accept some."""
     odd = [dtype for dtype in ODD_DTYPES if any(dtype in one.dtypes for _, one in accepted)]
     for number in range(examples):
         dtype = odd[number // 2 % len(odd)] if odd and number % 2 else None

@@ -1,8 +1,7 @@
-"""Seeded random draws: the sizes, types and numbers of random graphs and models.
+"""Seeded random draws: sizes, types and contents of random graphs and models.
 
-All generators draw from here: the kit's graphs for patterns, the property tests' graphs and the
-fuzzer's ONNX models. Decisions come from a seed or from whoever poses as `random.Random`, as
-Hypothesis does in the tests to steer and shrink what is drawn.
+Used by the kit, the property tests and the fuzzer. The source is a seed, or an object with the
+interface of `random.Random`, such as Hypothesis' in property tests.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ ODD_DTYPES = (
 
 
 class Draw:
-    """A source of decisions. `plain` leaves out empty tensors and odd types; with `dtype`, data are
-    of that type."""
+    """A source of random decisions. `plain` excludes empty tensors and other types than float32;
+    `dtype` is the dtype of all data."""
 
     def __init__(
         self, source: str | random.Random, plain: bool = False, dtype: DType | None = None
@@ -73,7 +72,7 @@ class Draw:
         return self._random.sample(list(items), len(items))
 
     def array(self, dtype: DType, shape: tuple[int, ...]) -> Array:
-        """Contents of a constant."""
+        """Random contents of a constant."""
         generator = np.random.default_rng(self._random.getrandbits(32))
         if dtype is DType.BOOL:
             return generator.random(shape) < 0.5

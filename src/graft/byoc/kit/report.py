@@ -1,4 +1,4 @@
-"""What the kit found: counts per pattern, failures with a small graph each, and what it says."""
+"""The kit's report: counts per pattern, and failures with a small graph each."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from graft.base.errors import UserError
 
 
 class ConformanceError(UserError):
-    """A backend does not do what it says."""
+    """A backend does not conform to the contract."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something accepted that went wrong: the reason, and the smallest graph found that shows it.
+    """A failure on something that was accepted: the reason, and the smallest graph found.
 
-    `text` parses back with `graft.ir.parser.from_text`; it is empty where no graph is to blame.
-    """
+    `text` parses back with `graft.ir.parser.from_text`; it is empty if the failure is not about a
+    graph."""
 
     pattern: str
     reason: str
@@ -32,7 +32,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class PatternReport:
-    """What became of the graphs that were made for a pattern."""
+    """The outcomes of the graphs of a pattern."""
 
     name: str
     tried: int = 0
@@ -48,7 +48,7 @@ class PatternReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What the kit found out about a backend."""
+    """The result of checking a backend."""
 
     backend: str
     version: str
@@ -63,11 +63,11 @@ class Report:
 
     @property
     def untested(self) -> tuple[str, ...]:
-        """Patterns of which no example was accepted, so that nothing is known about them."""
+        """Patterns that accepted no example."""
         return tuple(pattern.name for pattern in self.patterns if not pattern.tested)
 
     def assert_ok(self) -> None:
-        """Raise where something failed, or a pattern was never tested."""
+        """Raise if there are failures; a pattern that was never tested is one."""
         if self.failures:
             shown = [line for failure in self.failures for line in str(failure).split("\n")]
             raise ConformanceError(f"{self.backend} does not conform", details=shown)

@@ -32,7 +32,7 @@ _UNCHANGED: Mapping[Any, Any] = MappingProxyType({})
 
 
 def shrink(graph: Graph, fails: Fails) -> Graph:
-    """The smallest graph found in the time for which the test still holds."""
+    """The smallest graph, found within the time limit, for which the test holds."""
     deadline = time.monotonic() + BUDGET
     steps = 0
     going = True
@@ -60,7 +60,7 @@ def _smaller(graph: Graph) -> Iterator[Graph]:
 
 
 def _without_symbols(graph: Graph) -> Iterator[Graph]:
-    """Numbers for symbolic extents, where these are not what is wrong."""
+    """Numbers for symbolic extents."""
     shapes = {value: value.shape or () for value in _leaves(graph)}
     axes = [
         (v, a) for v, shape in shapes.items() for a, d in enumerate(shape) if type(d) is not int
@@ -78,7 +78,7 @@ def _fewer_nodes(graph: Graph) -> Iterator[Graph]:
 
 
 def _without_one(graph: Graph) -> Iterator[Graph]:
-    """A node's readers read what it reads, where that is of the same type."""
+    """The graph without a node: readers of its result read an operand of equal type."""
     for node in placeable(graph):
         for operand in dict.fromkeys(node.args):
             if len(node.outputs) == 1 and operand.type == node.output.type:

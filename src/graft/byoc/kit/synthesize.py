@@ -47,11 +47,12 @@ from graft.rewrite.pattern import (
 
 
 class UnbuildableError(Exception):
-    """What was drawn does not fit together."""
+    """A drawn graph that type rules refuse."""
 
 
 def synthesize(patterns: Sequence[Pattern], draw: Draw) -> Graph:
-    """A graph of one pattern, or of several of which each may read the one before it."""
+    """A graph of one pattern, or of several, each of which may read the result of the one before
+    it."""
     maker = _Maker(draw)
     results: list[Value] = []
     try:
@@ -91,7 +92,7 @@ class _Maker:
         self._count = 0
 
     def start(self, pattern: Pattern, fed: Value | None) -> Value:
-        """The value of a pattern whose first open leaf is `fed`, if that is a value."""
+        """The value of a pattern; `fed` is the value of its first open leaf."""
         self._values, self._fed = {}, [] if fed is None else [fed]
         return self.inner(pattern)
 
@@ -99,7 +100,7 @@ class _Maker:
         return value not in self._read
 
     def inner(self, pattern: Pattern, attrs: Mapping[str, Any] | None = None) -> Value:
-        """The value of a pattern that holds an operator."""
+        """The value of a pattern that contains an operator."""
         if pattern in self._values:
             return self._values[pattern]
         value = self._inner(pattern, attrs or {})

@@ -1,8 +1,8 @@
-"""One example put to a backend: a graph in, what became of it out.
+"""A trial of one graph on a backend.
 
-What a backend accepts has to compile, load, run, and equal the reference. Inputs are neither
-written nor kept, results do not change from call to call, and on request neither from thread to
-thread nor from one compilation to the next.
+A graph that the backend accepts has to compile, load, run, and equal the reference. Inputs must
+neither be written nor kept, and results must not change from call to call; a thorough trial also
+calls from several threads, and compiles twice.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _THREADS = 3
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`refused` says why it was not accepted, `failed` what went wrong; both empty: all is well."""
+    """`refused`: why the graph was not accepted; `failed`: what went wrong; both empty: it
+    passed."""
 
     refused: str = ""
     failed: str = ""
@@ -67,12 +68,11 @@ def attempt(
     thorough: bool = False,
     deadline: float | None = None,
 ) -> Outcome:
-    """Offer a graph to a backend; what it accepts is compiled, run and compared, all of it within
-    `deadline` seconds, by default `DEADLINE`.
+    """Try a graph on a backend, within `deadline` seconds (`DEADLINE` by default).
 
-    That happens in a process of its own, which may not survive it and lasts until an example ends
-    it: a new one where it can make an equal backend, and else a fork, since a backend may be any
-    object. Libraries with threads of their own, used before, do not answer in a fork."""
+    The trial runs in a worker process, which is replaced when a trial ends it: a new process if
+    that can make an equal backend, else a fork, since a backend may be any object. Libraries with
+    threads of their own that were used before do not work in a fork."""
     example = pack_graph(graph)
     if backend not in _WORKERS:
         reference = _reference(backend)
@@ -130,8 +130,8 @@ def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Ou
 
 @dataclass(frozen=True)
 class _Case:
-    """Inputs, the reference's results, and those where numbers are moved by a last bit or codes by
-    a step; what float32 may be rounded to."""
+    """Inputs, the reference's results, those on inputs changed in the last bit (or with codes a
+    step off), and the dtype that float32 may be rounded to."""
 
     probe: Probe
     expected: list[Array]
@@ -140,8 +140,8 @@ class _Case:
 
 
 def _case(graph: Graph, probe: Probe, rounding: DType) -> _Case | None:
-    """None where the reference has no answer, or nobody promises what libraries make of it: a
-    logarithm of less than nothing that later nodes read."""
+    """The case of a probe; None if the reference has no result, or if results of libraries may
+    differ: later nodes read NaN."""
     jumps = _jumps(graph)
     probe = _settled(probe) if jumps else probe
     try:
@@ -156,7 +156,7 @@ def _case(graph: Graph, probe: Probe, rounding: DType) -> _Case | None:
 
 
 def _makes_nan(graph: Graph, feed: list[Array]) -> bool:
-    """Whether a value of the graph, inside it or a result, is not a number somewhere."""
+    """Whether some value of the graph contains NaN."""
     values = tuple(value for node in placeable(graph) for value in node.outputs)
     with np.errstate(all="ignore"):
         result = evaluate(replace(graph, outputs=values, output_names=()), feed)
@@ -165,12 +165,12 @@ def _makes_nan(graph: Graph, feed: list[Array]) -> bool:
 
 
 def _is_float(array: Array) -> bool:
-    """Floats that NumPy has not itself, bfloat16 among them, are of another kind there."""
+    """Whether an array is of floats, bfloat16 and other dtypes that NumPy lacks included."""
     return dtype_of(array.dtype).is_float
 
 
 def _refusal(graph: Graph, backend: Backend, pattern: str) -> str:
-    """Why the backend does not run all of the graph; empty where it does."""
+    """Why the backend does not run all of the graph; empty if it does."""
     result = find_candidates(graph, [backend])
     nodes = placeable(graph)
     own = [candidate for candidate in result.candidates if candidate.backend == backend.name]
@@ -189,7 +189,8 @@ def _refusal(graph: Graph, backend: Backend, pattern: str) -> str:
 
 
 def _anonymous(reason: str, graph: Graph) -> str:
-    """A reason without the example's names and shapes, so that equal reasons are counted."""
+    """A reason without the example's names and shapes, so that equal reasons are counted
+    together."""
     values = [value for node in graph.nodes for value in node.outputs]
     for value in sorted((*graph.inputs, *values), key=lambda value: -len(value.name)):
         reason = reason.replace(f"%{value.name}", "a value")
@@ -197,13 +198,13 @@ def _anonymous(reason: str, graph: Graph) -> str:
 
 
 def _jumps(graph: Graph) -> bool:
-    """Whether rounding inside the graph may decide on results."""
+    """Whether a rounding error inside the graph may change results by any amount."""
     nodes = placeable(graph)
     return len(nodes) > 1 and any(node.op.name in _JUMPS for node in nodes)
 
 
 def _settled(probe: Probe) -> Probe:
-    """Inputs on which rounding does not decide: whole numbers."""
+    """The probe with whole numbers, which are not rounded."""
     whole = [np.rint(a).astype(a.dtype) if _is_float(a) else a for a in probe.inputs]
     return replace(probe, inputs=whole, nearby=whole)
 
@@ -239,7 +240,7 @@ def _check_price(cost: object) -> None:
 
 
 def _said(error: Exception) -> str:
-    """What was raised, and whatever a compiler of the backend's has printed."""
+    """The error with the output of the backend's compiler."""
     cause = error.__cause__ if isinstance(error, BackendError) else error
     details = cause.details if isinstance(cause, GraftError) else ()
     return "\n".join((described(error), *details))
@@ -250,7 +251,7 @@ def _prefix(prefix: str, problem: str) -> str:
 
 
 def _calls(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
-    """The first inputs, then others in other memory and of other sizes, then the first again."""
+    """Run on all inputs, then on the first again; each time in other memory."""
     before: tuple[list[Array], _Case] | None = None
     for case in (*cases, cases[0]):
         inputs = [np.array(array) for array in case.probe.inputs]
@@ -291,7 +292,7 @@ def _compared(graph: Graph, results: Sequence[Array], case: _Case) -> str:
 
 
 def _threads(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
-    """Calls from several threads at once, each with inputs of its own."""
+    """Run from several threads at once, on different inputs."""
     problems: list[str] = []
     gate = threading.Barrier(_THREADS)
 
