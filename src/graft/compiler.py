@@ -125,7 +125,7 @@ def compile_options(
     isolation: Isolation = None,
     **others: Any,
 ) -> CompileOptions:
-    """The options for backends by their names; `others` are fields of `CompileOptions`."""
+    """The options for backends with these names; `others` are fields of `CompileOptions`."""
     names, settings = _names_of(target), settings or Settings()
     if settings.threads is not None and settings.machine == HOST:
         count_threads(None, settings.threads)
@@ -160,7 +160,7 @@ def _names_of(target: str | Sequence[str]) -> list[str]:
 
 
 def _optimized(model: Model, strict_import: bool, report: Progress) -> Optimized:
-    """The stage from which on options matter."""
+    """The optimised graph of a model."""
     if isinstance(model, Optimized):
         return model
     if not isinstance(model, Imported):
@@ -176,7 +176,7 @@ def _refuse_contradictions(options: CompileOptions, variants: VariantSizes) -> N
 def _variants(
     optimized: Optimized, wanted: VariantSizes, options: CompileOptions
 ) -> dict[tuple[int, ...], Linked]:
-    """The programs for the sizes that are asked for."""
+    """The programs for the requested sizes."""
     variants = {}
     for number, sizes in enumerate(wanted.sizes):
         name = variant_name(wanted.symbols, sizes)
@@ -221,7 +221,7 @@ def _module(
 def _write(
     save: Callable[..., list[str]], placement: Placement, attached: Attachments, path: Path
 ) -> list[str]:
-    """Save a program, with what a file holds beside it."""
+    """Save a program with the blobs of its regions and its placement."""
     blobs = {**attached.blobs(), BLOB: placement.stored().to_blob()}
     return save(path, blobs, attached.versions)
 

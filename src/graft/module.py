@@ -1,4 +1,4 @@
-"""The answer to what runs where, of a model that `graft.compile` returns."""
+"""The placement of a compiled model: which backend runs which nodes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Module = Session
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which backend runs how many nodes, in which regions, and why some run on the reference
-    evaluator. `python` are the host's nodes that are no machine code (strings are looked up, rows
-    packed into maps). `plan` is what was chosen, `demotions` what did not hold."""
+    """The backends of nodes and regions, and why some nodes run on the reference evaluator.
+    `python` are the host's nodes without machine code (strings are looked up, rows packed into
+    maps). `plan` is the chosen plan, `demotions` are regions that failed their check."""
 
     nodes: Mapping[str, int]
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Placement:
 
     @classmethod
     def of(cls, linked: Linked) -> Placement:
-        """Of a graph that has been compiled."""
+        """The placement of a linked graph."""
         left, python = linked.executable.reference_nodes, linked.executable.python_nodes
         if linked.offloaded is None:
             total = sum(1 for _ in linked.graph.walk())
@@ -76,7 +76,7 @@ class Placement:
         )
 
     def __str__(self) -> str:
-        """One line; variants that are placed alike share a part of it."""
+        """One line; variants with equal placements share a part of it."""
         names: dict[str, list[str]] = {}
         for name, variant in self.variants.items():
             names.setdefault(str(variant), []).append(name)
@@ -104,7 +104,7 @@ class Placement:
         return "; ".join(parts)
 
     def _bodies(self) -> list[str]:
-        """How often bodies with regions are thought to run."""
+        """The expected executions of bodies with regions."""
         bodies = self.plan.bodies if self.plan is not None else {}
         names = [n for n in dict.fromkeys(r.body for r in self.regions) if n in bodies]
         shown = [f"{name} × {bodies[name]}" for name in names[:_MOST_BODIES]]
@@ -121,11 +121,11 @@ class Placement:
         return f"{name}: {count} of {total} nodes, {share:.1%} of MACs, {regions}"
 
     def to_json(self) -> str:
-        """All of it, for machines."""
+        """All of it as JSON."""
         return json.dumps(self._facts())
 
     def stored(self) -> StoredPlacement:
-        """As a file holds it."""
+        """The form that files store."""
         return StoredPlacement(str(self), self._facts())
 
     def _facts(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Placement:
 
 
 def _as_priced(scopes: Iterable[Scope], plan: Plan | None) -> Iterator[Scope]:
-    """Scopes with the executions that a plan was made with."""
+    """Scopes with the executions for which a plan was priced."""
     executions = {} if plan is None else plan.bodies
     for scope in scopes:
         yield replace(scope, executions=executions.get(scope.name, scope.executions))

@@ -1,10 +1,10 @@
-"""Precision chosen by measurement: an optimised graph and sample data in; a graph of mixed
-precision, and the report on it, out.
+"""Mixed precision by measurement: an optimised graph and samples in; a graph of mixed precision and
+a report out.
 
-Calibrate, measure each unit's time and its contribution to the error, choose exactly within the
-budget, then measure the whole again on samples that were not calibrated on. A choice that is over
-the budget or no faster than the float program is tightened and made again, and float is what is
-left if none holds: so the result is never slower and never over the budget, as measured here.
+Calibrate, measure the time and error of each unit, choose exactly within the budget, then measure
+the whole on held-out samples. A choice that exceeds the budget or is no faster than the float
+program is tightened and made again; if none passes, the result is float. So it is never slower and
+never over the budget, as measured here.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ _FRONT = 12  # limits that the Pareto front is computed for
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A graph of mixed precision, as `graft.compile` takes it, and how it came about; `options` are
-    those that it was measured with."""
+    """A graph of mixed precision, as `graft.compile` takes it, with its report and the options that
+    it was measured with."""
 
     optimized: Optimized
     report: Report
@@ -115,8 +115,8 @@ def quantize(
     method: str = "mse",
     pixels: Pixels | None = None,
 ) -> Quantized:
-    """Give the units of a graph other precisions: "int8" all that can be; "fp16", "bf16" or "auto"
-    what pays, within the budget where there is one, as "auto" always has."""
+    """Change the precision of units: "int8" of all that support it; "fp16", "bf16" and "auto" of
+    those that get faster, within the budget, if there is one ("auto" always has one)."""
     if precision not in CANDIDATES:
         raise UserError(f"precision={precision!r}", hint=f"known ones: {', '.join(PRECISIONS)}")
     if method not in METHODS:
@@ -143,8 +143,8 @@ def with_precision(
     data: Data | None,
     budget: float | str | None,
 ) -> tuple[Optimized, CompileOptions]:
-    """The graph in the precision that `graft.compile` is asked for, and the options to build it
-    with: accelerators may have been asked to compute in that precision."""
+    """The graph in the precision that `graft.compile` is called with, and options with accelerators
+    that are configured for it."""
     if precision == FLOAT:
         if data is not None or budget is not None:
             raise UserError("data= and budget= are for quantisation", hint="precision='auto'")
@@ -172,7 +172,8 @@ def has_units(graph: Graph) -> bool:
 
 
 def _refuse_foreign_code(machine: str) -> None:
-    """Refuse code that cannot be measured here; a lesser machine's (x86-64-v3 on AVX-512) can."""
+    """Refuse a machine whose code cannot run here; a lesser machine's (x86-64-v3 on AVX-512)
+    can."""
     target = None if machine == HOST else named_target(machine)
     reason = target and why_not_here(Target(target.triple, target.features))
     if reason:
@@ -185,7 +186,8 @@ def _refuse_foreign_code(machine: str) -> None:
 def _narrow_options(
     options: CompileOptions, precision: str
 ) -> tuple[CompileOptions, tuple[str, ...]]:
-    """The options with accelerators that compute in a precision, and which do not, in words."""
+    """The options with accelerators configured for a precision, and refusals of those that do not
+    support it."""
     half = HALVES.get(precision)
     if half is None:
         return options, ()
@@ -203,8 +205,8 @@ def _narrow_options(
 
 
 def _scheme(options: CompileOptions, precision: str) -> tuple[Scheme, tuple[str, ...]]:
-    """The integers that the first target which has some of that precision wants, and which targets
-    have none, in words."""
+    """The integer scheme of that precision that the first target supports, and a note on targets
+    without one."""
     name = precision if precision in INTEGERS else INTEGER
     backends = (*options.accelerators, options.host)
     wishes = [[one for one in b.limits.quantized if one.name == name] for b in backends]
@@ -222,7 +224,7 @@ def _scheme(options: CompileOptions, precision: str) -> tuple[Scheme, tuple[str,
 
 
 def _drawn(graph: Graph) -> Iterator[Sample]:
-    """Random samples, which say nothing of what the model will see."""
+    """Random samples, which tell nothing of accuracy."""
     names = [value.name for value in graph.inputs]
     for seed in range(_DRAWN):
         yield dict(zip(names, samples(graph, seed), strict=True))
@@ -230,7 +232,7 @@ def _drawn(graph: Graph) -> Iterator[Sample]:
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """A choice, compiled and measured beside the float program."""
+    """A choice, compiled and timed beside the float program."""
 
     precisions: Mapping[Unit, str]  # of the units that are not in float
     optimized: Optimized
@@ -246,7 +248,8 @@ class _Candidate:
 
 @dataclass(eq=False)
 class _Trial:
-    """Quantisation of one graph in progress. `narrow` are the options for what is not in float."""
+    """Quantisation of one graph in progress. `narrow` are the options for graphs that are not in
+    float."""
 
     plain: Optimized
     options: CompileOptions
@@ -262,7 +265,7 @@ class _Trial:
     _fused: Sequence[tuple[int, int]] = ()  # units, of which a kernel computes both in float
 
     def calibrate(self, given: Iterator[Sample], method: str, least: int) -> None:
-        """See every sample once: most are calibrated on, and some are set aside."""
+        """Read every sample once: most calibrate, some are held out."""
         first = list(islice(given, _PROBES))
         if len(first) < least:
             uses = "one is needed to calibrate on, and another one to measure the error on"
@@ -295,7 +298,7 @@ class _Trial:
         self.known: Statistics = replace(known, units=tuple(self.units))
 
     def _equalize(self, first: Sequence[Sample]) -> None:
-        """Scale channels against each other where that makes roundings smaller."""
+        """Scale channels against each other if that reduces rounding errors."""
         graph = self.plain.graph
         self.optimized, self.equalized = self.plain, 0
         units = measured_units(graph, find_units(graph))
@@ -311,9 +314,9 @@ class _Trial:
         self.units = units
 
     def all_integer(self, allowed: Budget | None) -> Quantized:
-        """Every layer on integers, whatever that costs, and products of data unless the host is
-        faster without: attention is one kernel there in float, too. Errors decide nothing here,
-        so that they are bounded as those of one program."""
+        """All layers on integers, and products of data unless the host is faster without: there,
+        attention in float is one kernel. Errors do not influence the choice, so that they are
+        bounded as those of one program."""
         self._run_float(tries=1)
         candidate = self._candidate(dict.fromkeys(self.units, INTEGER))
         layers = [unit for unit in self.units if unit.weight is not None]
@@ -336,7 +339,7 @@ class _Trial:
         return self._finished(candidate, units, allowed)
 
     def search(self, allowed: Budget | None) -> Quantized:
-        """The fastest choice within the budget that holds when it is measured."""
+        """The fastest choice within the budget that passes when it is measured."""
         self._run_float(tries=_ATTEMPTS + 1)  # accelerators as they are may come first
         costs, shared = self._costs(), self._shared
         errors = [max(o.error for o in cost.values()) for cost in costs]
@@ -381,7 +384,7 @@ class _Trial:
         return replace(done, report=replace(done.report, attempts=len(tried), front=points))
 
     def _chosen(self, costs: Sequence[UnitCosts], limit: float) -> Choice:
-        """The exact choice, together with placement where there are accelerators."""
+        """The exact choice, together with placement if there are accelerators."""
         placed = self._placed
         if placed is None:
             return choose_precisions(costs, self._shared, limit)
@@ -389,7 +392,7 @@ class _Trial:
 
     @cached_property
     def _placed(self) -> PlacedUnits | None:
-        """The units within the placement of the graph; None where the host runs all of it."""
+        """The units within the placement of the graph; None without accelerators."""
         if not self.narrow.accelerators:
             return None
         placement = partition_graph(self.graph, self.narrow).placement
@@ -411,7 +414,7 @@ class _Trial:
         return lambda feeds: session.run(None, feeds)
 
     def _run_float(self, tries: int) -> None:
-        """Compile the float program, and keep its results on samples."""
+        """Compile the float program, and record its results on samples."""
         self._say("compiling in float")
         self._float = self._linked(self.plain, self.options)
         heads = find_heads(self.graph, self.units)
@@ -422,13 +425,13 @@ class _Trial:
         self._comparison = Comparison.measured(heads, run, *samples, tries)
 
     def _linked(self, optimized: Optimized, options: CompileOptions) -> Executable:
-        """A graph as it would run, on whatever backends are asked for."""
+        """A graph as it would run, on all targets."""
         return link_fastest(place(optimized, options), options).executable
 
     def _candidate(
         self, precisions: Mapping[Unit, str], options: CompileOptions | None = None
     ) -> _Candidate:
-        """Compile a choice and measure it; nothing but float is what it is measured against."""
+        """Compile and measure a choice; the empty choice is the float program."""
         inputs = _in_order(self.graph, self.held_out[0])
         if not precisions and options is None:
             seconds = race({"float": partial(self._float, inputs)})["float"]
@@ -443,7 +446,7 @@ class _Trial:
         return _Candidate(precisions, optimized, options, quality, *took)
 
     def _compared(self, graph: Graph, program: Executable) -> Run:
-        """What of a graph is compared with float: its outputs as the program has them, or heads."""
+        """A function that computes what is compared with float: the program's outputs, or heads."""
         heads = self._comparison.heads
         if not heads.values:
             return _runner(graph, program)
@@ -474,7 +477,7 @@ class _Trial:
         return [*costs]
 
     def _sensitivity(self, kinds: Sequence[str]) -> Mapping[str, Mapping[Unit, float]]:
-        """By precision, what each unit adds to the error of the outputs."""
+        """By precision, the contribution of each unit to the error of the outputs."""
         if not kinds:
             return {}
         self._say("compiling for sensitivity")
@@ -494,8 +497,8 @@ class _Trial:
 
     @cached_property
     def _shared(self) -> list[SharedValue]:
-        """Values that several units read, with the time to have them as bytes and as floats, and
-        values between units of one kernel in float, with the time to have them in memory."""
+        """Values that several units read, with the time to store them as bytes and as floats; and
+        values between units of one kernel in float, with the time to store them at all."""
         readers: dict[Value, list[int]] = {}
         for position, unit in enumerate(self.units):
             for value in (*unit.operands, *unit.residuals):
@@ -528,7 +531,7 @@ class _Trial:
         return tuple(found)
 
     def _why_float(self, unit: Unit, cost: UnitCosts, limit: float) -> str:
-        """What keeps a unit in float."""
+        """Why a unit stays in float."""
         narrow = {name: one for name, one in cost.items() if name != FLOAT}
         if not narrow:
             kinds = CANDIDATES[self.precision]
@@ -570,8 +573,8 @@ def _in_order(graph: Graph, sample: Feeds) -> list[Array]:
 
 
 def _corrected(costs: Sequence[UnitCosts], choice: Choice, found: _Candidate) -> list[UnitCosts]:
-    """The costs with as much more time in narrow precisions, beside float, as a measured choice has
-    had."""
+    """The costs with narrow precisions slowed down by the factor between a choice's measured and
+    predicted time."""
     floats = sum(one[FLOAT].seconds for one in costs)
     predicted = floats / max(choice.seconds, 1e-12)
     factor = max(predicted / found.speedup, 1.05)
@@ -585,7 +588,7 @@ def _corrected(costs: Sequence[UnitCosts], choice: Choice, found: _Candidate) ->
 
 
 def _next_limit(choice: Choice, quality: Quality, allowed: Budget | None) -> float:
-    """The limit on the predicted error with which the measured one would use the budget up."""
+    """The limit on the predicted error at which the measured error would meet the budget."""
     if allowed is None or allowed.error is None or not math.isfinite(quality.error_bound):
         return math.inf if quality.meets(allowed) else choice.error / 2
     ratio = (allowed.error / max(quality.error_bound, 1e-12)) ** 2

@@ -22,7 +22,7 @@ from graft.stages import (
 
 
 def link_fastest(placed: Placed, options: CompileOptions) -> Linked:
-    """Put the plan and its rivals to work; those that break a pin are out."""
+    """Link the plan and its rivals, and keep the fastest that breaks no pin."""
     contenders: Iterable[Linked] = (link(lower(one, options)) for one in placed.contenders)
     if placed.partition is not None and not options.releases:
         contenders = _keeping_pins(contenders, Pins.parse(options.pins))
@@ -30,8 +30,8 @@ def link_fastest(placed: Placed, options: CompileOptions) -> Linked:
 
 
 def fastest(candidates: Iterable[Linked], options: CompileOptions) -> Linked:
-    """The contender that is fastest end to end, with all times in its plan; where they cannot be
-    timed, the first, and the others are not even made."""
+    """The candidate that is fastest end to end, with all times in its plan; the first one, without
+    linking others, if they cannot be timed."""
     remaining = iter(candidates)
     first = next(remaining)
     contenders = [first, *remaining] if has_samples(first.graph) else [first]
@@ -53,7 +53,7 @@ def fastest(candidates: Iterable[Linked], options: CompileOptions) -> Linked:
 
 
 def _keeping_pins(contenders: Iterable[Linked], pins: Pins) -> Iterator[Linked]:
-    """The contenders that run every pinned node where it is pinned; an error where none does."""
+    """The contenders that satisfy all pins; an error if none does."""
     problems = []
     is_kept = False
     for contender in contenders:
@@ -69,7 +69,7 @@ def _keeping_pins(contenders: Iterable[Linked], pins: Pins) -> Iterator[Linked]:
 
 
 def _broken_pin(linked: Linked, pins: Pins) -> str:
-    """A pin that does not hold and why, in words; empty where all hold."""
+    """Why a pin is not satisfied; empty if all are."""
     nodes = {node.output.name: node for node in linked.graph.nodes}
     for demotion in linked.demotions:
         for name in demotion.nodes:

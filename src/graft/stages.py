@@ -1,7 +1,7 @@
 """The stages of compilation as values: Imported -> Optimized -> Placed -> Lowered -> Linked.
 
-Each stage is frozen, prints as what there is to see of it, and is made from the one before by one
-function. `compiler.py` runs them all; commands and tools stop at the one that they are about.
+Each stage is immutable, printable, and computed from the one before by one function. `compiler.py`
+runs them all; commands and tools stop at the one that they need.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Source = str | os.PathLike[str] | bytes | onnx.ModelProto | Graph
 @dataclass(frozen=True)
 class CompileOptions:
     """How an optimised graph becomes a program. `host` builds it, configured by `settings`; the
-    rest is about the accelerators, and means what it does in `graft.compile`."""
+    other options are about accelerators, as in `graft.compile`."""
 
     host: Backend
     settings: Settings = field(default_factory=Settings)
@@ -95,7 +95,7 @@ def import_graph(model: Source, strict: bool = False, report: Progress = quietly
 
 @dataclass(frozen=True, eq=False)
 class Optimized:
-    """A graph after the frontend's passes, and what each of them did."""
+    """A graph after the frontend's passes, with their reports."""
 
     graph: Graph
     passes: tuple[PassReport, ...] = ()
@@ -104,12 +104,12 @@ class Optimized:
         return to_text(self.graph).text
 
     def bind(self, sizes: Mapping[str, int]) -> Optimized:
-        """The graph for some sizes of its symbols, with what is computed from them folded."""
+        """The graph specialised for some sizes of its symbols."""
         return optimize(Imported(bind_sizes(self.graph, sizes)))
 
 
 def optimize(imported: Imported, report: Progress = quietly) -> Optimized:
-    """Run the frontend's passes, unless a tensor is too large to exist."""
+    """Run the frontend's passes; an error if a tensor is too large for memory."""
     numbers, total = count(1), len(pipeline.PASSES)
     reports: list[PassReport] = []
 
@@ -123,10 +123,10 @@ def optimize(imported: Imported, report: Progress = quietly) -> Optimized:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Who runs what of a graph: by a plan, or all of it the host without one.
+    """A graph with a plan; without one the host runs all of it.
 
-    `partition` is what led to the plan, where it was not read from a file; `rivals` are other plans
-    that it is to be raced against."""
+    `partition` explains the plan, unless it was read from a file; `rivals` are other plans to time
+    it against."""
 
     graph: Graph
     backends: Mapping[str, Backend]
@@ -139,12 +139,12 @@ class Placed:
 
     @property
     def contenders(self) -> tuple[Placed, ...]:
-        """The graph by each of the plans, the chosen one first."""
+        """The graph with each of the plans, the chosen one first."""
         return (self, *(replace(self, plan=plan, rivals=()) for plan in self.rivals))
 
     @cached_property
     def regions(self) -> Planned:
-        """What other backends than the host run, in order."""
+        """The regions of other backends than the host, in order."""
         if self.plan is None:
             return []
         versions = {name: backend.version for name, backend in self.backends.items()}
@@ -157,13 +157,13 @@ class Placed:
 
     @property
     def outlined(self) -> Graph:
-        """The graph with a node for each region, as the plan has them."""
+        """The graph with a node for each region of the plan."""
         limits = {name: backend.limits for name, backend in self.backends.items()}
         return with_wishes(outline(self.graph, self.regions), limits)
 
 
 def place(optimized: Optimized, options: CompileOptions) -> Placed:
-    """Choose who runs what; without accelerators there is no choice."""
+    """Choose a plan; without accelerators there is none."""
     backends = {backend.name: backend for backend in options.accelerators}
     if not backends:
         return Placed(optimized.graph, {})
@@ -175,8 +175,7 @@ def place(optimized: Optimized, options: CompileOptions) -> Placed:
 
 
 def _rivals(result: Partition, options: CompileOptions) -> tuple[Plan, ...]:
-    """The plans to be measured beside the chosen one; equal ones once. What is simulated cannot
-    be measured."""
+    """The distinct plans to time beside the chosen one; none if a backend is simulated."""
     if any(backend.simulated for backend in options.accelerators):
         return ()
     names = result.alternatives if options.measure else {"host-only", "greedy"}
@@ -187,7 +186,7 @@ def _rivals(result: Partition, options: CompileOptions) -> tuple[Plan, ...]:
 
 
 def partition_graph(graph: Graph, options: CompileOptions) -> Partition:
-    """Choose who runs what of an optimised graph, and keep all that led to it."""
+    """Partition an optimised graph among the host and the accelerators."""
     host, report = options.host, options.report
     in_place: Mapping[str, Cost] = {}
     inputs = sample_inputs(graph)
@@ -206,7 +205,7 @@ def partition_graph(graph: Graph, options: CompileOptions) -> Partition:
 
 
 def sample_inputs(graph: Graph) -> list[Array] | None:
-    """Inputs to time a graph with; None where their sizes are not known."""
+    """Inputs to time a graph with; None if their sizes are unknown."""
     return samples(graph) if has_samples(graph) else None
 
 
@@ -220,7 +219,7 @@ def has_samples(graph: Graph) -> bool:
 
 
 def read_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
-    """A plan, from a file where it is none yet."""
+    """A plan, read from a file unless it is one."""
     if isinstance(plan, Plan):
         return plan
     try:
@@ -231,7 +230,7 @@ def read_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A placed graph on the eve of code generation: regions compiled and checked, the host's share
+    """A placed graph before code generation: regions are compiled and checked, the host's part is
     lowered to kernels."""
 
     placed: Placed
@@ -243,7 +242,7 @@ class Lowered:
 
 
 def lower(placed: Placed, options: CompileOptions) -> Lowered:
-    """Compile the regions of other backends, check them, and lower what is left on the host."""
+    """Compile and check the regions of other backends, and lower the rest on the host."""
     if placed.plan is None:
         return Lowered(placed, options.host.lower(placed.graph))
     strict = replace(options.settings, accuracy=Accuracy.STRICT, report=quietly)
@@ -264,7 +263,7 @@ def lower(placed: Placed, options: CompileOptions) -> Lowered:
 
 @dataclass(frozen=True, eq=False)
 class Linked:
-    """A program that runs, the regions that it calls, and the plan that it follows."""
+    """An executable program, the regions that it calls, and its plan."""
 
     graph: Graph  # as placed
     executable: Executable
@@ -276,21 +275,21 @@ class Linked:
 
     @property
     def compiled(self) -> tuple[CompiledRegion, ...]:
-        """The code of the regions."""
+        """The compiled regions."""
         return self.offloaded.compiled if self.offloaded else ()
 
     @property
     def regions(self) -> Mapping[str, Region]:
-        """What runs the regions, by label."""
+        """The runners of regions, by label."""
         return self.offloaded.regions if self.offloaded else {}
 
     @property
     def demotions(self) -> tuple[Demotion, ...]:
-        """What had to go back to the host."""
+        """The regions that were demoted to the host."""
         return self.offloaded.demotions if self.offloaded else ()
 
 
 def link(lowered: Lowered) -> Linked:
-    """Generate the host's code and tie the regions to it."""
+    """Generate the host's code and link the regions to it."""
     placed = lowered.placed
     return Linked(placed.graph, lowered.lowering.build(), placed.plan, lowered.offloaded)

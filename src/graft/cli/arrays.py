@@ -1,9 +1,8 @@
-"""Arrays and files, never pickled: what the user gives, what a model computes, what processes tell
-each other.
+"""Array files, never pickled: for users, and between processes.
 
-For the user a tensor is an .npy file and a sequence an .npz file. Between processes each tensor is
-an .npy file, and a description in JSON says how the files make up a value; dtypes that NumPy's
-files know nothing of travel as unsigned integers of the same size.
+For users a tensor is an .npy file and a sequence an .npz file. Between processes each tensor is an
+.npy file, and a description in JSON combines the files to a value; dtypes that NumPy's files lack
+are stored as unsigned integers of the same size.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def _explained(error: Exception) -> tuple[str, str]:
 
 
 def save_outputs(folder: Path, outputs: Sequence[tuple[str, Data]]) -> dict[str, Path]:
-    """Write each output: a tensor as .npy, a sequence as .npz; gives the files by output."""
+    """Write each output, a tensor as .npy, a sequence as .npz; gives the files by output."""
     names = file_names([name for name, _ in outputs])
     files: dict[str, Path] = {}
     for name, data in outputs:
@@ -61,13 +60,13 @@ def save_outputs(folder: Path, outputs: Sequence[tuple[str, Data]]) -> dict[str,
 
 
 def is_storable(data: Data) -> bool:
-    """Whether an array file can hold it: a tensor, or a sequence of them."""
+    """Whether an array file can store the data: a tensor, or a sequence of them."""
     items = data if isinstance(data, list) else [data]
     return all(isinstance(item, np.ndarray) for item in items)
 
 
 def save_data(stem: Path, data: Data) -> Path:
-    """Write what is storable: a tensor as .npy, a sequence as .npz; gives the file."""
+    """Write a tensor as .npy, a sequence as .npz; gives the file."""
     if isinstance(data, list):
         file = stem.with_name(f"{stem.name}.npz")
         np.savez(file, *map(_storable, data), allow_pickle=False)
@@ -82,7 +81,7 @@ def _storable(array: Array) -> Array:
 
 
 def file_names(names: Sequence[str]) -> Mapping[str, str]:
-    """A file name for each tensor, all different."""
+    """Distinct file names for tensors."""
     result: dict[str, str] = {}
     used_names: set[str] = set()
     for name in names:

@@ -81,15 +81,15 @@ def _available(backend: Backend) -> Text:
 
 
 def device(backend: Backend) -> str:
-    """What it runs on; whether that is a simulation is always said."""
+    """The backend's device, labelled if it is simulated."""
     if backend.simulated and backend.device != "simulated":
         return f"{backend.device} (simulated)"
     return backend.device
 
 
 def missing(backend: Backend) -> str:
-    """What the machine lacks for a backend, also where it fails to say so. A mistake in its
-    patterns keeps it from working, too."""
+    """What the machine lacks for a backend, or why the backend cannot tell; also an error in its
+    patterns."""
     try:
         lacking = backend.missing()
     except Exception as error:  # noqa: BLE001  whatever a plug-in raises is its own affair

@@ -1,13 +1,13 @@
-"""Whether two results are the same: what Graft computed beside what was expected.
+"""Comparison of results: what Graft computed beside what was expected.
 
-Floating-point numbers may differ by a tolerance, everything else not at all; sequences and maps are
-compared item by item (`base/compare.py` compares arrays). The relative error is taken against the
-expected number or the absolute tolerance, whichever is larger, so that it says something for
-numbers near zero too.
+Floating-point numbers may differ by a tolerance, everything else must be equal; sequences and maps
+are compared item by item (`base/compare.py` compares arrays). The relative error is relative to the
+expected number or the absolute tolerance, whichever is larger, so that it is meaningful near zero,
+too.
 
-Rows of outputs may belong together, as the boxes, scores and labels of detections do. How many
-there are is up to the data, and their order hangs on comparisons of numbers that may be all but
-equal, so rows that agree in all outputs are the same wherever they stand.
+Rows of outputs may belong together, as boxes, scores and labels of detections do. Their number
+depends on data, and their order on comparisons of almost equal numbers, so rows that agree in all
+outputs are equal wherever they are.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ _finfo: Any = ml_dtypes.finfo
 class Tolerance:
     """|actual - expected| may be as large as absolute + relative * |expected|.
 
-    Unless it is meant `literally`, either is at least a few times what a dtype can tell apart
-    from 1: no two implementations agree to 0.001 in float16.
-    """
+    Unless it is meant `literally`, either is at least a few times the resolution of the dtype: no
+    two implementations agree to 0.001 in float16."""
 
     relative: float = 1e-3
     absolute: float = 1e-4
@@ -51,23 +50,21 @@ class Tolerance:
         return Bound(absolute=self.absolute, relative=self.relative)
 
     def for_dtype(self, dtype: DType) -> Tolerance:
-        """With what elements of a narrow dtype need."""
+        """The tolerance for elements of a dtype."""
         if self.literally or not dtype.is_float:
             return self
         least = _STEPS * float(_finfo(dtype.numpy).eps)
         return replace(self, relative=max(self.relative, least), absolute=max(self.absolute, least))
 
     def for_values(self, expected: Data) -> Tolerance:
-        """The same for a value; a sequence's or a map's items have dtypes of their own."""
+        """The tolerance for a value; items of a sequence or map have dtypes of their own."""
         is_array = isinstance(expected, np.ndarray | np.generic)
         return self.for_dtype(dtype_of(expected.dtype)) if is_array else self
 
     def for_values_like(self, expected: Data) -> Tolerance:
-        """With an absolute part that grows with the size of a tensor's numbers beyond 1.
+        """The tolerance with an absolute part that grows with the magnitude of a tensor beyond 1.
 
-        Where a node adds up large numbers, its rounding is in proportion to these, even for a sum
-        that comes out near zero.
-        """
+        The rounding error of a sum is in proportion to its terms, even if the sum is near zero."""
         if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "fc":
             return self
         sizes = np.abs(expected[np.isfinite(expected)]).astype(np.float64)
@@ -95,7 +92,7 @@ def compare(actual: Data, expected: Data, tolerance: Tolerance) -> Difference:
 
 
 def difference_figures(difference: Difference) -> tuple[str, str, str, str]:
-    """A row of a table: the largest errors, how many elements are wrong, and the verdict."""
+    """Cells of a table: the largest errors, the number of wrong elements, and the verdict."""
     if difference.problem:
         return "-", "-", "-", f"DIFFERS: {difference.problem}"
     verdict = "agrees" if difference.size else "agrees, but is empty"
@@ -125,7 +122,8 @@ def _together(parts: Iterable[Difference]) -> Difference:
 def in_expected_order(
     graph: Graph, actual: Sequence[Data], expected: Sequence[Data], tolerance: Tolerance
 ) -> tuple[list[Data], int]:
-    """The actual outputs with rows where the expected ones have them, and how many moved."""
+    """The actual outputs with rows in the order of the expected ones, and the number of rows
+    moved."""
     aligned, moved = list(actual), 0
     for positions in _groups(graph):
         mine = [actual[position] for position in positions]
@@ -139,7 +137,7 @@ def in_expected_order(
 
 
 def _groups(graph: Graph) -> list[list[int]]:
-    """Positions of outputs that share a first extent which only the data decide."""
+    """Positions of outputs that share a data-dependent first extent."""
     result: dict[IndexExpr, list[int]] = {}
     for position, value in enumerate(graph.outputs):
         shape = getattr(value.type, "shape", None)
@@ -152,7 +150,7 @@ def _groups(graph: Graph) -> list[list[int]]:
 def _matching(
     actual: Sequence[Array], expected: Sequence[Array], tolerance: Tolerance
 ) -> Array | None:
-    """For each expected row the actual row that is the same; None where one has none."""
+    """For each expected row the actual row that is equal; None if there is none for some row."""
     if any(mine.shape != other.shape for mine, other in zip(actual, expected, strict=True)):
         return None
     free = dict.fromkeys(range(len(expected[0])))
@@ -177,7 +175,7 @@ def _same(
 def disagreements(
     graph: Graph, outputs: Mapping[str, Sequence[Data]], tolerance: Tolerance
 ) -> dict[str, str]:
-    """What keeps contenders out of the comparison, by contender; nothing where all agree."""
+    """Reasons to exclude contenders from a comparison, by contender; empty if all agree."""
     output_count = len(graph.outputs)
     misfits = {
         name: f"gives {counted(len(values), 'output')}, not {output_count}"
@@ -191,7 +189,7 @@ def disagreements(
 def _minority(
     graph: Graph, outputs: Mapping[str, Sequence[Data]], tolerance: Tolerance
 ) -> dict[str, str]:
-    """Those who differ from the largest group, and how."""
+    """Contenders that differ from the largest group that agrees, with reasons."""
     result = {
         expected: {
             actual: _difference(graph, outputs[actual], outputs[expected], tolerance)
@@ -212,7 +210,7 @@ def _minority(
 
 
 def _without_majority(name: str, differences: Mapping[str, Mapping[str, str]]) -> str:
-    """Who it differs from, and that this does not tell who is right."""
+    """A difference of two contenders, neither of which has a majority."""
     other, reason = next((other, one[name]) for other, one in differences.items() if one[name])
     return f"differs from {other}, and no majority tells which is right: {reason}"
 
@@ -237,7 +235,7 @@ def _in_words(difference: Difference) -> str:
 
 
 def add_tolerance_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that compares results."""
+    """Declare --rtol and --atol."""
     usual = Tolerance()
     for name, default in (("rtol", usual.relative), ("atol", usual.absolute)):
         parser.add_argument(
@@ -249,7 +247,7 @@ def add_tolerance_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tolerance_of(options: argparse.Namespace) -> Tolerance:
-    """What was asked for; what was not is as usual."""
+    """The tolerance of the options, with defaults."""
     limits = {"relative": options.rtol, "absolute": options.atol}
     fields = {name: value for name, value in limits.items() if value is not None}
     return Tolerance(literally=bool(fields), **fields)

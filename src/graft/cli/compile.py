@@ -1,4 +1,4 @@
-"""`graft compile`: model file in; a `.graft` file, or one stage of the compiler as text, out."""
+"""`graft compile`: a model in; a `.graft` file, or one stage of the compiler as text, out."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse options that leave open what is wanted."""
+    """Refuse options that contradict each other or leave the result open."""
     check_placement(options)
     refuse_machine_with_accelerator(options)
     if options.emit is not None:
@@ -155,7 +155,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _check_emit(options: argparse.Namespace) -> None:
-    """Refuse options on placement where they do not fit the stage."""
+    """Refuse options on placement that do not apply to the stage."""
     if options.shapes:
         raise UsageError(f"--shapes is for saving a {SUFFIX} file, not for --emit")
     if options.emit not in PLACEMENT_STAGES:
@@ -185,12 +185,12 @@ def _saved(options: argparse.Namespace) -> SavedFile:
 
 
 def _progress(options: argparse.Namespace) -> AbstractContextManager[Progress]:
-    """A line of progress, unless what the passes report goes to the same terminal."""
+    """A line of progress, unless reports of passes go to the same terminal."""
     return nullcontext(quietly) if options.verbose else status(f"compiling {options.model.name}")
 
 
 def _text(options: argparse.Namespace) -> str:
-    """What there is at the stage that is asked for."""
+    """The text of the requested stage."""
     with _progress(options) as tell:
         imported = _imported(options)
         if options.emit == "graph":
@@ -211,7 +211,8 @@ def _text(options: argparse.Namespace) -> str:
 
 
 def _lowered(optimized: Optimized, options: argparse.Namespace, tell: Progress) -> str:
-    """The fused graph, or its kernels, each once; nodes without one are named on standard error."""
+    """The text of the fused graph, its kernels, or the program; nodes without a kernel are noted on
+    standard error."""
     settings = Settings(None, options.machine or HOST, _accuracy(options), tell)
     compile_request = compile_options(HOST_BACKEND, settings)
     lowered = lower(place(optimized, compile_request), compile_request)
@@ -261,7 +262,7 @@ def _print_passes(reports: Iterable[PassReport]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SavedFile:
-    """A compiled file in figures."""
+    """Facts about a compiled file."""
 
     model: Path
     path: Path
@@ -272,7 +273,7 @@ class SavedFile:
     seconds: float
 
     def lines(self) -> Iterator[Block]:
-        """For people."""
+        """The facts as text."""
         yield f"{self.model} -> {self.path}"
         arena = "as large as the inputs make it"
         held, bound = self.size.arena_bytes, self.size.arena_bound
@@ -289,7 +290,7 @@ class SavedFile:
         yield f"compiled in {seconds_text(self.seconds)}"
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The facts as JSON."""
         return {
             "model": str(self.model),
             "file": str(self.path),
@@ -315,8 +316,8 @@ def save(
     save_plan: Path | None,
     start: float,
 ) -> SavedFile:
-    """Compile a model and save it; `paths` are where it comes from and goes to, `asked` is about
-    placement, `start` when the work on it began."""
+    """Compile a model and save it; `paths` are the model's and the file's, `asked` are options on
+    placement, `start` is when the work began."""
     source, path = paths
     module = compiled_as_asked(
         model,

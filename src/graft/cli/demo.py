@@ -148,7 +148,7 @@ def _groups(graph: Graph) -> Iterator[Block]:
 
 
 def _longest(labels: Sequence[str]) -> list[Block]:
-    """What is most fused, and how often it is there."""
+    """The longest labels, with their counts."""
     counts = Counter(labels)
     ordered = sorted(counts, key=lambda label: (-label.count("+"), label))
     rows = [(f"{counts[label]} x", label.replace("+", " + ")) for label in ordered]

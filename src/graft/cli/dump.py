@@ -1,9 +1,9 @@
 """`graft run --dump`: a model, names and inputs in; a folder of intermediate tensors out.
 
-The named values become outputs of the model before it is compiled again, so that what is written is
-what the compiled model computes, at whatever size and on whichever backend. A value that fusion or
-a pass does away with in the model as it is has to be computed for its own sake then: the index says
-so of each, and how far the model's own results moved by it.
+The named values become outputs of the model before it is compiled again, so the files contain what
+the compiled model computes, at any size and on any backend. Values that fusion or passes would
+remove are computed only for the dump: the index marks these, and says how much the model's own
+results change by it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _EXACTLY = Tolerance(0.0, 0.0, literally=True)
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What was written, and where."""
+    """The folder that was written, and its index."""
 
     folder: Path
     index: Mapping[str, Any]
 
     def lines(self) -> Iterator[str]:
-        """What there is to say of it."""
+        """A summary as text."""
         tensors = self.index["tensors"]
         changed = [tensor for tensor in tensors if tensor["changed_fusion"]]
         yield f"{counted(len(tensors), 'value')} in {self.folder}, listed in {INDEX}"
@@ -73,7 +73,7 @@ class Dump:
 
 @dataclass(frozen=True, slots=True)
 class ValueRef:
-    """A value of the main graph, and the node that makes it; inputs are made by none."""
+    """A value of the main graph, and its node; inputs have none."""
 
     name: str
     node: str = ""
@@ -81,13 +81,13 @@ class ValueRef:
 
 
 def default_folder(model: Path) -> Path:
-    """Where dumps go by default."""
+    """The default folder of dumps."""
     return Path(f"{file_stem(model.stem, 'model')}-dump")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be written, known to exist, and where to."""
+    """The values to write, which exist, and the folder."""
 
     source: Source
     nodes: Sequence[NamedNode]
@@ -97,7 +97,7 @@ class Request:
 
 
 def request(options: argparse.Namespace) -> Request:
-    """What the options ask for; a wrong name is an error before anything takes time."""
+    """The request of the options; a wrong name is an error before anything takes time."""
     source = read_model(options.model, strict=options.strict_import)
     nodes = named_nodes(source)
     values = select_values(options.dump, nodes, source.model)
@@ -113,7 +113,7 @@ def dump(
     feeds: Mapping[str, Data],
     outputs: Sequence[tuple[str, Data]],
 ) -> Dump:
-    """Compile the model with the values as outputs, run it on the same inputs, write them."""
+    """Compile the model with the values as outputs, run it on the same inputs, and write them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say was said of the plain model
         marked = import_source(with_outputs(wish.source, [value.name for value in wish.values]))
@@ -153,7 +153,7 @@ def dump(
 def select_values(
     asks: Sequence[str], nodes: Sequence[NamedNode], model: onnx.ModelProto
 ) -> list[ValueRef]:
-    """The values that are meant, in the order in which the model computes them."""
+    """The named values, in the order in which the model computes them."""
     node_results = [
         ValueRef(name, node.name, node.proto.op_type) for node in nodes for name in node.results
     ]
@@ -206,7 +206,7 @@ def _names_in(graph: onnx.GraphProto | onnx.FunctionProto) -> set[str]:
 
 
 def _in_bodies(nodes: Sequence[NamedNode]) -> Iterator[dict[str, str]]:
-    """What `all` leaves out."""
+    """Nodes that `all` leaves out."""
     for node in nodes:
         inside = sum(len(body.node) for body in bodies(node.proto))
         if inside:
@@ -215,7 +215,7 @@ def _in_bodies(nodes: Sequence[NamedNode]) -> Iterator[dict[str, str]]:
 
 
 def _compiled(graph: Graph, options: argparse.Namespace, plain: Module) -> Module:
-    """The module; what was offloaded before is offloaded again."""
+    """The module with more outputs; the same nodes are offloaded again."""
     wishes = same_placement(asked(options), plain.placement.regions, graph)
     settings = {"threads": options.threads, "accuracy": options.accuracy or ACCURACIES[0]}
     title = f"compiling {options.model.name} with more outputs"
@@ -225,7 +225,7 @@ def _compiled(graph: Graph, options: argparse.Namespace, plain: Module) -> Modul
 def _written(
     folder: Path, tensors: Sequence[tuple[str, Data]]
 ) -> tuple[dict[str, Path], list[dict[str, str]]]:
-    """The files by name, and what no file can hold."""
+    """The files by name, and the values that no file can hold."""
     fitting = [(name, data) for name, data in tensors if is_storable(data)]
     stems = file_names([name for name, _ in fitting])
     files = {name: save_data(folder / stems[name], data) for name, data in fitting}
@@ -247,8 +247,8 @@ def _dtype(data: Any) -> str:
 def _largest_difference(
     outputs: Sequence[tuple[str, Data]], results: Mapping[str, Data]
 ) -> float | None:
-    """How far the model's own results are from those of the run without a dump; None where no
-    number can say that."""
+    """The largest difference of the model's results from those without a dump; None if it is no
+    number."""
     result = [compare(results[name], data, _EXACTLY) for name, data in outputs]
     if any(one.problem or (one.mismatches and not one.max_absolute) for one in result):
         return None
@@ -271,7 +271,7 @@ class _Execution:
         }
 
     def lacks(self, value: Value) -> bool | None:
-        """Whether a module has no tensor of its own for a value; None: its backend may know."""
+        """Whether a module computes a value only for the dump; None if only its backend knows."""
         location = self.of(value)
         if location is None or location["kind"] != "region":
             return location is None
@@ -279,7 +279,7 @@ class _Execution:
         return False if own else None
 
     def of(self, value: Value) -> dict[str, str] | None:
-        """Of a value of the optimised graph; None where the module has no such tensor."""
+        """How a module computes a value of the optimised graph; None if it does not."""
         maker = self._makers.get(value.name)
         if value.name in self._inputs:
             return {"kind": "input"}

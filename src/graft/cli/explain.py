@@ -175,11 +175,10 @@ def _explained(options: argparse.Namespace) -> Explanation:
 def explain_placement(
     optimized: Optimized, request: CompileOptions
 ) -> tuple[Partition, Mapping[str, float], tuple[Demotion, ...]]:
-    """Place a graph as `compile` would: all that led to the plan, and, where `measure` asks for it,
-    what the plans take end to end by their methods, and what had to go back to the host.
+    """Place a graph as `compile` would: the partition, the times of plans end to end by their
+    methods with `measure`, and demotions.
 
-    Nothing is compiled for it and it is not run, but for what is timed to price it and with
-    `measure`."""
+    Without `measure`, the model is not compiled, and only run as far as prices need timings."""
     placed = place(optimized, request)
     result = placed.partition or partition_graph(placed.graph, request)
     if not request.measure:
@@ -192,7 +191,7 @@ def explain_placement(
 
 
 def _subject(options: argparse.Namespace, tell: Progress) -> tuple[Optimized, str]:
-    """The model, or the variant of it that is asked for, and what it is called."""
+    """The model, or the requested variant of it, and its name."""
     optimized = optimize(import_graph(options.model, options.strict_import, tell), tell)
     if not options.shapes:
         return optimized, options.model.stem
@@ -224,7 +223,7 @@ _LONGEST_NAME = 44
 
 
 def page(explained: Explanation) -> Iterator[Block]:
-    """The whole story, the summary first."""
+    """The whole report, the summary first."""
     yield explained.model
     yield Indented(paragraph(summary(explained)))
     yield from section("Where the time goes", _shares(explained))
@@ -312,7 +311,7 @@ _MOST_BODIES = 20
 
 
 def _bodies(explained: Explanation) -> list[Block]:
-    """How often branches, loops and scans are thought to run what is in them."""
+    """The expected executions of branches, loops and scans."""
     rows = []
     for body in explained.bodies[:_MOST_BODIES]:
         own = [node for node in explained.nodes if node.body == body.name]
@@ -325,8 +324,7 @@ def _bodies(explained: Explanation) -> list[Block]:
 
 
 def _names(explained: Explanation, region: str) -> str:
-    """The nodes of a region, a few if they are many: ONNX's, where there are such, for one of those
-    may be several here."""
+    """The ONNX nodes of a region, or the first few of them."""
     nodes = [node for node in explained.nodes if node.region == region]
     names = list(dict.fromkeys(node.onnx or node.name for node in nodes))
     shown = ", ".join(shortened(name, _LONGEST_NAME) for name in names[:_MOST_NODES])
@@ -341,7 +339,7 @@ def _changes(explained: Explanation) -> list[Block]:
 
 
 def node_lines(explained: Explanation, node: NodeFacts) -> Iterator[Block]:
-    """One node in full."""
+    """The report on one node."""
     yield node.name
     where = f"{node.backend}, in {node.region}" if node.region else node.backend
     around = [body for body in explained.bodies if body.name == node.body]

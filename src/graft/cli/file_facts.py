@@ -1,5 +1,5 @@
-"""What is in a `.graft` file: a path in; a summary (`graft inspect`) and who runs what in
-which memory (`graft explain`) out. Nothing of it is run, so files for other machines are read, too.
+"""Contents of a `.graft` file, for `graft inspect` (summary) and `graft explain` (placement and
+memory). Files are not run, so those for other machines can be read, too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_LISTED = 20  # nodes, regions or programs of a kind
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one segment works in, in bytes, or all of a static program; sizes that depend on the
+    """The memory of one segment in bytes, or of a whole static program; sizes that depend on the
     inputs are text."""
 
     name: str
@@ -55,7 +55,7 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class FileFacts:
-    """A file in facts; `problem` is why it cannot run here, empty where it can."""
+    """Facts about a file; `problem` is why it cannot run here, empty if it can."""
 
     path: Path
     artifact: Artifact
@@ -82,12 +82,12 @@ class FileFacts:
 
     @property
     def program(self) -> Program:
-        """What it runs."""
+        """The program of the file."""
         return self.artifact.program
 
     @property
     def variants(self) -> list[str]:
-        """The names of variants for some sizes."""
+        """The names of variants."""
         return [name for name in variant_blocks(self.program) if name]
 
     @property
@@ -102,7 +102,7 @@ class FileFacts:
 
     @property
     def memory(self) -> list[Memory]:
-        """One entry per segment; one for all of a variant whose segments share memory."""
+        """One entry per segment; one entry for all segments of a variant that share memory."""
         result: list[Memory] = []
         for variant, block in variant_blocks(self.program).items():
             segments = [one for one in p.walk(block) if isinstance(one, p.Segment)]
@@ -126,14 +126,14 @@ class FileFacts:
 
     @property
     def evaluated(self) -> list[tuple[str, str]]:
-        """The steps of the reference evaluator: operator and, where known, the node."""
+        """The steps of the reference evaluator: operator and, if known, the node."""
         return [
             (step.label.removesuffix(" (reference)"), step.location.node)
             for step in self.program.evaluated
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """All facts as JSON."""
         artifact = self.artifact
         named = {
             kind: [{"name": name, "type": type_} for name, type_ in own]
@@ -167,7 +167,7 @@ class FileFacts:
 
 
 def _shares(segment: p.Segment) -> bool:
-    """Whether it works in memory that it shares with others."""
+    """Whether a segment works in memory that it shares with others."""
     buffers = (buffer for call in segment.calls for buffer in call.buffers)
     return any(isinstance(one, p.Slot) and not one.pool for one in buffers)
 
@@ -190,7 +190,7 @@ def _device_bytes(block: p.Block, program: Program) -> int:
 def _shared_memory(
     name: str, devices: int, segments: Sequence[p.Segment], program: Program
 ) -> Memory:
-    """Of segments with what other backends run between them."""
+    """The memory of segments between which other backends run."""
     return Memory(
         name,
         sum(len(segment.calls) for segment in segments),
@@ -220,13 +220,13 @@ def _sole(sizes: Sequence[Dim]) -> int | str:
 
 
 def _pool(sizes: Sequence[Dim]) -> str:
-    """The largest of some sizes, which follow from the inputs'."""
+    """The largest of some sizes, as an expression."""
     texts = list(dict.fromkeys(dim_text(size) for size in sizes))
     return texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
 
 
 def summary_lines(facts: FileFacts) -> Iterator[Block]:
-    """What `graft inspect` prints."""
+    """The report of `graft inspect`."""
     artifact = facts.artifact
     target = artifact.program.target
     backends = (f"{name} {version}" for name, version in artifact.origin.backends.items())
@@ -251,7 +251,7 @@ def summary_lines(facts: FileFacts) -> Iterator[Block]:
 
 
 def _outcome(facts: FileFacts) -> str:
-    """Whether the file can run here, and without which backends."""
+    """Whether the file can run here, and which backends are missing."""
     if facts.problem:
         return f"It cannot run here: it {facts.problem}"
     if not facts.missing:
@@ -276,7 +276,7 @@ def _evaluator_lines(facts: FileFacts) -> Iterator[Block]:
 
 
 def placement_lines(facts: FileFacts) -> Iterator[Block]:
-    """What `graft explain` prints."""
+    """The report of `graft explain`."""
     placement_facts = facts.placement.facts
     yield str(facts.path)
     yield f"  {facts.placement or 'the file contains no placement'}"
@@ -346,7 +346,7 @@ def _listed(lines: list[Block], count: int) -> list[Block]:
 
 
 def node_line(facts: FileFacts, name: str) -> str:
-    """Who runs the node that makes a value."""
+    """The backend of the node that computes a value."""
     for variant, placement_facts in {"": facts.placement.facts, **_variants(facts)}.items():
         where = f" ({variant})" if variant else ""
         for region in placement_facts.get("regions", ()):

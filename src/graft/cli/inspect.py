@@ -1,4 +1,4 @@
-"""`graft inspect`: model file in, a summary out that ends with whether Graft can import it."""
+"""`graft inspect`: a model in, a summary out that ends with whether Graft can import it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of the model in Graft."""
+    """The imported model, and the result of passes and fusion."""
 
     graph: Graph
     work: Work
@@ -82,7 +82,7 @@ class Imported:
 
     @property
     def from_data(self) -> dict[str, Node]:
-        """Dims that only the data decide, and the node that first gives each of them."""
+        """Data-dependent dims, and the first node that gives each of them."""
         result: dict[str, Node] = {}
         input_symbols = self.graph.input_symbols
         for node in self.graph.nodes:
@@ -94,7 +94,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All that `graft inspect` has to say."""
+    """The facts that `graft inspect` reports."""
 
     path: Path
     source: Source
@@ -139,7 +139,7 @@ def _inspect_file(options: argparse.Namespace) -> int:
 
 
 def summarize(path: Path, source: Source) -> Summary:
-    """Import the model and collect the facts; an import that fails is one of them."""
+    """Import the model and collect facts; a failed import is one of them."""
     imported, error = _imported(source)
     model = source.model
     weight_names = {tensor.name for tensor in model.graph.initializer} | source.seeded.keys()
@@ -267,18 +267,18 @@ def _dim_table(imported: Imported) -> list[Block]:
 
 
 def _shown(node: Node) -> str:
-    """A node by what it was in the model."""
+    """A node by its ONNX name and operator."""
     location = node.location
     return node.op.name if location is None else f"{location.kind} '{location.node}'"
 
 
 def _separated(text: str) -> str:
-    """The text with separators between the thousands of its numbers, but not in names."""
+    """The text with separators between thousands in numbers, but not in names."""
     return re.sub(r"(?<![\w\",])\d{4,}(?!\w)", lambda found: number(int(found[0])), text)
 
 
 def _dim_places(graph: Graph) -> dict[str, list[str]]:
-    """Where the inputs give each dim."""
+    """The axes of inputs that give each dim."""
     axes: dict[str, list[str]] = {}
     for value in graph.inputs:
         for axis, dim in enumerate(dims_of(value.type)):
@@ -289,7 +289,7 @@ def _dim_places(graph: Graph) -> dict[str, list[str]]:
 
 
 def _obstacle_lines(obstacles: Iterable[Obstacle]) -> Iterator[str]:
-    """The nodes, under what they have in common."""
+    """Nodes that prevent the import, grouped by operator and reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in obstacles:
         groups.setdefault((key(one.domain, one.operator), one.reason), []).append(one.location.node)

@@ -1,5 +1,6 @@
-"""Machines: the name of a target in; its core, caches and memory, with the source of each number,
-out. Of the machine that times are taken on, what a reader of the times has to know."""
+"""Machines: a target's core, caches and memory with the source of each number; and the computer
+that benchmarks run on, with how busy it is.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _TRUST = (SYSTEM, MEASURED)
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A target, and what is known of its machine."""
+    """A target, and its machine model."""
 
     target: Target
     known: KnownMachine
@@ -92,12 +93,12 @@ class Description:
         return [(words, f"{number:.2g}", source(name)) for words, number, name in rows]
 
     def _one_core(self) -> Iterator[Block]:
-        """Say so if nothing could be measured between cores."""
+        """A note if nothing could be measured between cores."""
         if self.cores == 1 and self.known.source(BETWEEN_CORES[0]) != MEASURED:
             yield paragraph("This process may use one core only, so nothing was measured here.")
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain values: each number with its source."""
+        """The same as JSON: each number with its source."""
         target, machine, source = self.target, self.known.machine, self.known.source
 
         def told(value: float, name: str) -> dict[str, Any]:
@@ -131,7 +132,7 @@ class Description:
 
 
 def describe(name: str) -> Description:
-    """The machine of that name; this one is calibrated if it has not been."""
+    """The machine of that name; this one is calibrated if necessary."""
     target = named_target(name)
     if name == HOST:
         return Description(target, host_machine(), available_cores())
@@ -152,7 +153,7 @@ _QUIET = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A computer, and how busy it was before anything was started."""
+    """A computer, and its load before the benchmark."""
 
     processor: str
     vectors: str  # the extension that Graft's code uses; empty where it makes none
@@ -166,7 +167,7 @@ class Machine:
         return f"{name}, {counted(self.cores, 'core')}, {self.system}"
 
     def warnings(self, threads: int) -> list[str]:
-        """What makes the times less trustworthy."""
+        """Reasons to distrust the times."""
         result = []
         if self.load > _QUIET * self.cores:
             result.append(

@@ -1,8 +1,8 @@
 """The command line: arguments in, an exit code out.
 
-Finds the command, lets its file read its own options, and turns whatever goes wrong into a message
-without a traceback. Commands are imported when they are asked for: `graft --version` needs none of
-them, and an interrupt during a slow import ends as quietly as one later.
+It finds the command, whose module declares the options, and turns errors into messages without
+tracebacks. Commands are imported on demand: `graft --version` needs none of them, and an interrupt
+during a slow import ends as quietly as one later.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ exit codes: 0 success, 1 failure or a negative answer, 2 wrong usage, 3 a bug in
 
 
 class Command(Protocol):
-    """What the file of a command has."""
+    """The interface of a command's module."""
 
     DESCRIPTION: str
     EXAMPLES: str
@@ -74,11 +74,11 @@ class Command(Protocol):
         """Declare the command's options."""
 
     def execute(self, options: argparse.Namespace) -> int:
-        """Do it; gives the exit code."""
+        """Run the command; gives the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line (that of the process for None) and give its exit code."""
+    """Run the command line (by default the process's) and give its exit code."""
     _write_any_text()
     debug = bool(os.environ.get("GRAFT_DEBUG"))
     try:
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str] | None) -> tuple[str, list[str], bool]:
-    """The command's name, what follows it, and whether tracebacks are wanted."""
+    """The command's name, its arguments, and whether to show tracebacks."""
     parser = argparse.ArgumentParser(
         "graft",
         usage="graft [--version] [--debug] COMMAND ...",
@@ -167,7 +167,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Graft's own as other messages are said, without a line of code; others as ever."""
+    """Print Graft's warnings like other messages, without a line of code."""
     if issubclass(category, GraftWarning):
         print_note("warning", message)
         return
@@ -194,9 +194,10 @@ def _message(error: GraftError | OSError | MemoryError) -> str:
 
 
 def _write_any_text() -> None:
-    """Let names that the terminal's encoding lacks be printed all the same, escaped.
+    """Escape characters that the terminal's encoding lacks.
 
-    Streams that were closed before the process began are None; what is printed goes nowhere."""
+    Streams that were closed before the process began are None; they are replaced by the null
+    device."""
     if sys.stdout is None or sys.stderr is None:
         nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
         sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
@@ -206,7 +207,7 @@ def _write_any_text() -> None:
 
 
 def _takes_text(stream: TextIO) -> bool:
-    """Whether what is buffered can still be written: a disk may be full."""
+    """Whether buffered text can still be written: a disk may be full."""
     try:
         stream.flush()
     except OSError:
@@ -215,7 +216,7 @@ def _takes_text(stream: TextIO) -> bool:
 
 
 def _silence_stdout() -> None:
-    """The reader has gone: what is still buffered goes nowhere when the process ends."""
+    """Discard what is still buffered, as the reader has gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,7 +1,7 @@
-"""Parts of ONNX models: nodes and values by name, what nodes read, and models of some nodes alone.
+"""Parts of ONNX models: nodes and values by name, operands of nodes, and models of some nodes
+alone.
 
-Only the main graph is taken apart; bodies and functions stay whole, and count as what their nodes
-read.
+Only the main graph is split; bodies and functions stay whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INITIALIZERS_ALONE = 4  # the version of ONNX's IR since which they need not be
 
 @dataclass(frozen=True, slots=True)
 class NamedNode:
-    """A node of the main graph under the name that messages have for it."""
+    """A node of the main graph, and its name in messages."""
 
     name: str
     proto: onnx.NodeProto
@@ -30,13 +30,13 @@ class NamedNode:
 
 
 def named_nodes(source: Source) -> list[NamedNode]:
-    """The nodes of the main graph in an order in which they can run."""
+    """The nodes of the main graph in an executable order."""
     nodes = in_order(source.model.graph.node, source.name)
     return [NamedNode(label(node, at), node) for at, node in enumerate(nodes)]
 
 
 def label(node: onnx.NodeProto, position: int) -> str:
-    """What the importer calls a node."""
+    """The importer's name of a node."""
     return node.name or f"{node.op_type}_{position}"
 
 
@@ -49,7 +49,7 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def with_outputs(source: Source, names: Iterable[str]) -> Source:
-    """The model with more outputs; their types are whatever they are computed as."""
+    """The model with more outputs, whose types are left open."""
     model = onnx.ModelProto()
     model.CopyFrom(source.model)
     present = {info.name for info in model.graph.output}

@@ -60,7 +60,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a backend and of a package, or is taken."""
+    """Refuse a name that no backend or package can have, or that is taken."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UsageError(
             f"'{name}' is no name for a backend",
@@ -74,7 +74,7 @@ def check_name(name: str) -> None:
 
 
 def write_package(name: str, folder: Path) -> list[Path]:
-    """Write the package into a folder that is not there yet, or is empty; gives the files."""
+    """Write the package into a new or empty folder; gives the files."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"'{folder}' is there already", hint="choose another with --directory")
     package = f"graft_{name}"

@@ -1,8 +1,7 @@
-"""Where the time goes: a session and its inputs in; a table, JSON and a trace of its steps out.
+"""Profiles: a session and its inputs in; a table, JSON and a trace of its steps out.
 
-Steps are kernels and what else computes. Where sizes or steps depend on data, each has the number
-of its iterations, and beside them stand the other instructions, with what Python takes for each:
-around a segment, for a decision.
+Steps are kernels, regions, transfers and evaluated nodes. For programs whose sizes or steps depend
+on data, iterations are counted, and other instructions are listed with their time in Python.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ _STRAIGHT = (Segment, RegionCall, Transfer, Evaluate, Alias)
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step with the median of its time in a run, all iterations together, without what runs in
+    """A step with the median of its time per run, all iterations together, without the steps in
     it."""
 
     step: PythonWork | KernelCall
@@ -139,7 +138,7 @@ class StepTime:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRuns:
-    """Steps in the order in which they first end, and the run whose duration is the median."""
+    """Steps in the order in which they first end, and the run of median duration."""
 
     steps: Sequence[StepTime]
     typical: Profile
@@ -149,16 +148,16 @@ class MeasuredRuns:
 
     @property
     def run_seconds(self) -> float:
-        """How long a whole run takes. On a busy machine that is more than the steps' medians
-        together: each run is held up somewhere, and each time somewhere else."""
+        """The duration of a run. On a busy machine it exceeds the sum of the steps' medians: each
+        run is delayed somewhere else."""
         return self.typical.seconds
 
     def seconds(self, *kinds: str) -> float:
-        """The medians of steps of these kinds together, of which shares are shares."""
+        """The sum of the medians of steps of these kinds, which shares refer to."""
         return sum(step.seconds for step in self.steps if step.kind in kinds)
 
     def count(self, kind: str) -> int:
-        """How many steps are of a kind."""
+        """The number of steps of a kind."""
         return sum(step.kind == kind for step in self.steps)
 
 
@@ -171,7 +170,7 @@ def decides(program: Program) -> bool:
 def measured(
     session: Profiled, feeds: Mapping[str, Data], progress: Progress = quietly
 ) -> MeasuredRuns:
-    """Run a few times and measure every step."""
+    """Run several times and measure every step."""
     profiles = sorted(_profiled_runs(session, feeds, progress), key=lambda one: one.seconds)
     typical, is_long = profiles[RUNS // 2], decides(session.program)
     times = [_times(profile) for profile in profiles]
@@ -185,7 +184,7 @@ def measured(
 def _profiled_runs(
     session: Profiled, feeds: Mapping[str, Data], progress: Progress
 ) -> list[Profile]:
-    """Profiles of some runs, after those that warm up."""
+    """Profiles of several runs, after warm-up."""
     for _ in range(WARM_UP_RUNS):
         session.run(None, feeds)
     profiles = []
@@ -204,7 +203,7 @@ def _times(profile: Profile) -> dict[StepPath, float]:
 
 
 def _by_path(profile: Profile, is_long: bool) -> dict[StepPath, list[Moment]]:
-    """The moments of each step; what Python does around kernels only where that `is_long`."""
+    """The moments of each step; Python around kernels only if `is_long`."""
     result: dict[StepPath, list[Moment]] = {}
     for moment in profile.moments:
         if is_long or kind_of(moment) != "python":
@@ -228,8 +227,7 @@ def _step_time(own: Sequence[Moment], seconds: float, total: float) -> StepTime:
 
 
 def kind_of(moment: Moment) -> str:
-    """Whether a step is native code, a region of another backend, a transfer for one, runs on the
-    reference evaluator, or is what Python does around these."""
+    """The kind of a step: native code, region, transfer, reference evaluator, or Python."""
     match moment.step:
         case KernelCall():
             return "native"
@@ -243,7 +241,7 @@ def kind_of(moment: Moment) -> str:
 
 
 def described(moment: Moment) -> tuple[str, Location]:
-    """What a step is called, and where it comes from."""
+    """The label of a step, and its source location."""
     step = moment.step
     match step:
         case KernelCall() | Transfer() | RegionCall():
@@ -284,7 +282,7 @@ def profile_lines(measured: MeasuredRuns) -> Iterator[Block]:
 
 
 def profile_json(measured: MeasuredRuns) -> dict[str, Any]:
-    """The same for programs."""
+    """The same as JSON."""
     return {
         "runs": RUNS,
         "threads": measured.threads,
@@ -311,8 +309,8 @@ def profile_json(measured: MeasuredRuns) -> dict[str, Any]:
 
 
 def write_trace(measured: MeasuredRuns, path: Path) -> None:
-    """Write the typical run as trace events, a track per thread. Instructions are the caller's,
-    around the kernels that run within them."""
+    """Write the typical run as trace events, a track per thread. Instructions are on the caller's
+    track, around the kernels within them."""
     write_events(path, _slices(measured), measured.threads)
 
 
@@ -328,8 +326,7 @@ def _slices(measured: MeasuredRuns) -> Iterator[TraceSlice]:
 
 
 def _step_slices(moment: Moment) -> Iterator[TraceSlice]:
-    """What each thread did of a step, by its own clock: when it began, and for how long. What the
-    caller does alone is its own."""
+    """The slices of a step per thread, by its own clock; serial steps only have the caller's."""
     label, location = described(moment)
     step = moment.step
     alone = not isinstance(step, KernelCall) or step.serial
@@ -348,7 +345,7 @@ def _slowest_first(measured: MeasuredRuns) -> list[StepTime]:
 
 
 def _row(one: StepTime, emulated: Container[str], with_iterations: bool) -> tuple[str, ...]:
-    """`emulated` are regions that the host computes in place of a device that does not exist."""
+    """`emulated` are regions that the host computes in place of a simulated device."""
     step = one.step
     own = not isinstance(step, RegionCall | Transfer) or region_of(step) not in emulated
     return (
@@ -368,6 +365,6 @@ def rate_text(rate: float | None) -> str:
 
 
 def node_text(location: Location) -> str:
-    """Where a step comes from in the model."""
+    """The ONNX node of a step."""
     kind = f" ({location.kind})" if location.node and location.kind else location.kind
     return printable(f"{location.node}{kind}", LONGEST_LINE)

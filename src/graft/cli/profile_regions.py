@@ -1,12 +1,11 @@
-"""Where the time of regions goes: profiles in; transfer, launch and execution of each region out,
-as stacked bars, as JSON and as trace events.
+"""Times of regions: profiles in; transfer, launch and execution of each region as bars, JSON and
+trace events out.
 
-Times of simulated devices are a model's and are labelled so. Their trace is on a track of its own,
-since the host that stands in for them takes another time.
+Times of simulated devices come from a model and are labelled. Their trace events are on a track of
+their own, since the host that stands in for them takes another time.
 
-Slices of a track of the trace nest or are disjoint, or viewers draw them wrongly. So they are cut
-to whole nanoseconds, the unit that stamps are taken in, before they become the format's
-microseconds: two numbers that were equal stay equal.
+Slices of a track nest or are disjoint, or viewers draw them wrongly. So they are rounded to whole
+nanoseconds before they become the format's microseconds: equal numbers stay equal.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _HEADER = ("region", "", "µs", *PARTS)
 
 @dataclass(frozen=True, slots=True)
 class RegionTime:
-    """A region and its median seconds: on the way, getting started, computing."""
+    """A region and its median seconds of transfer, launch and execution."""
 
     name: str
     parts: tuple[float, float, float]
@@ -52,7 +51,7 @@ class RegionTime:
 
 
 def region_times(profiles: Sequence[Profile]) -> list[RegionTime]:
-    """The regions in the order in which they run. The transfers of a region are part of it."""
+    """The regions in the order in which they run, with their transfers."""
     samples: dict[str, list[list[float]]] = {}
     simulated: dict[str, bool] = {}
     for number, profile in enumerate(profiles):
@@ -73,13 +72,13 @@ def region_times(profiles: Sequence[Profile]) -> list[RegionTime]:
 
 
 def region_of(step: PythonWork | KernelCall) -> str:
-    """The region that a step is, or is for."""
+    """The region that a step runs, or transfers for."""
     assert isinstance(step, RegionCall | Transfer)
     return step.region if isinstance(step, Transfer) else step.function
 
 
 def region_lines(regions: Sequence[RegionTime]) -> Iterator[Block]:
-    """A bar for each region, and what it stands for."""
+    """A bar for each region, and a legend."""
     longest = max((region.seconds for region in regions), default=0.0)
     rows: list[tuple[Cell, ...]] = [
         (
@@ -99,7 +98,7 @@ def region_lines(regions: Sequence[RegionTime]) -> Iterator[Block]:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Parts side by side; the ends are where they belong to the nearest character."""
+    """Adjacent parts; each end is rounded to a character."""
 
     parts: Sequence[float]
     longest: float  # fills the width
@@ -123,7 +122,7 @@ class Bar:
 
 
 def region_json(regions: Sequence[RegionTime]) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """The same as JSON."""
     return [
         {
             "region": region.name,
@@ -136,7 +135,7 @@ def region_json(regions: Sequence[RegionTime]) -> list[dict[str, Any]]:
 
 @dataclass
 class SimulatedTrack:
-    """Until when the simulated devices of a trace are at work."""
+    """The time until which the simulated devices of a trace are busy."""
 
     free: int = 0
 
@@ -144,8 +143,8 @@ class SimulatedTrack:
 def region_slices(
     step: PythonWork | KernelCall, spent: TimeSpent, around: Slice, simulated: SimulatedTrack
 ) -> Iterator[Slice]:
-    """Launch, transfer and execution in the order in which they happen, as far as is known: inside
-    the slice of the step, or, of a simulated device, on a track of its own, one after the other."""
+    """Launch, transfer and execution in this order: inside the slice of the step, or, for a
+    simulated device, one after the other on a track of its own."""
     begin, most, process, label = around.begin, around.end, around.process, ""
     if spent.simulated:
         begin, most = max(begin, simulated.free), sys.maxsize
@@ -167,7 +166,7 @@ PROGRAM, DEVICES = 1, 2  # the processes of a trace: what runs, and what simulat
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What a thread did from when until when, in nanoseconds."""
+    """An interval of a thread, in nanoseconds."""
 
     name: str
     category: str
@@ -189,7 +188,7 @@ def write_events(path: Path, slices: Iterable[Slice], threads: int) -> None:
 
 
 def _names(threads: int, with_devices: bool) -> Iterator[dict[str, Any]]:
-    """What processes and threads are called."""
+    """The names of processes and threads."""
     yield _name("process_name", PROGRAM, 0, "graft")
     for thread in range(threads):
         # The first thread is the caller's: it also does what Python does between kernels.

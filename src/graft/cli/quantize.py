@@ -1,5 +1,6 @@
-"""`graft quantize`: a float model and sample data in; a model of mixed precision, and what each
-layer became, out."""
+"""`graft quantize`: a float model and samples in; a model of mixed precision, and the precision of
+each layer, out.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How results look on a terminal and as JSON: facts in; text that fits the terminal out.
+"""Rendering of results on a terminal and as JSON.
 
 A report is a series of blocks: lines, tables, sections of them. Rich lays them out when they are
-printed. On a terminal, and where $COLUMNS says how wide one is, tables and lines fit its width:
-columns of text are wrapped, those of numbers are not, and a table with too many columns for that
-shows its rows one below the other. In a pipe or file a row is a line, however long.
+printed. On a terminal, or with $COLUMNS, tables and lines fit the width: columns of text are
+wrapped, those of numbers are not, and a table with too many columns shows its rows as records. In a
+pipe or file a row is one line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LONGEST_CELL = 200  # of a column with others behind it
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line; where it is wrapped, what follows is indented. `most` columns at most."""
+    """A line, with a hanging indent if it is wrapped; `most` columns at most."""
 
     text: str
     style: str = ""
@@ -97,14 +97,14 @@ class Rows:
         return table
 
     def _shown(self, row: Sequence[Cell]) -> Iterator[RenderableType]:
-        """A row as it is shown: only the last cell may be long."""
+        """The cells of a row; only the last one may be long."""
         for number, cell in enumerate(row):
             longest = LONGEST_LINE if number == len(row) - 1 else _LONGEST_CELL
             yield styled(cell, "", longest) if isinstance(cell, str) else cell
 
     def _least_width(self, console: Console, options: ConsoleOptions) -> int:
-        """Columns below which the table would be hard to read: numbers are whole, and text has
-        room for a few characters."""
+        """The width below which the table would be hard to read: numbers are not wrapped, and text
+        has room for a few characters."""
         from rich.measure import Measurement
 
         total = 0
@@ -118,7 +118,7 @@ class Rows:
         return total
 
     def _records(self) -> Rows:
-        """All rows below each other, each a cell per line."""
+        """All rows below each other, with a line per cell."""
         cells: list[tuple[Cell, Cell]] = []
         for row in self.rows:
             pairs = zip(self.header, row, strict=True)
@@ -179,14 +179,14 @@ def section(title: str, blocks: Iterable[Block]) -> list[Block]:
 
 
 def paragraph(text: str) -> Line:
-    """Prose of a section: lines of at most `WIDTH` columns, wherever it is printed."""
+    """Prose of a section: lines of at most `WIDTH` columns on any terminal."""
     return Line(text, most=WIDTH - len(INDENT))
 
 
 def table(
     rows: Iterable[Sequence[Cell]], header: Sequence[str] = (), right: Iterable[int] = ()
 ) -> list[Block]:
-    """Rows as aligned columns, those numbered in `right` to the right; nothing without rows."""
+    """Rows as aligned columns, those in `right` aligned to the right; empty without rows."""
     cells = list(rows)
     return [Rows(cells, header, frozenset(right))] if cells else []
 
@@ -203,7 +203,7 @@ def number(value: int) -> str:
 
 
 def size_text(count: int) -> str:
-    """A number of bytes for people."""
+    """A number of bytes with a unit."""
     if count < 1000:
         return f"{count} B"
     exponent = min(int(math.log10(count)) // 3, 6)
@@ -214,7 +214,7 @@ def size_text(count: int) -> str:
 
 
 def dim_text(dim: AnyDim) -> str:
-    """A number of operations, in short where it is a long expression."""
+    """A dim, abbreviated if it is a long expression."""
     if isinstance(dim, int):
         return number(dim)
     if not isinstance(dim, IndexExpr):
@@ -227,7 +227,7 @@ def dim_text(dim: AnyDim) -> str:
 
 
 def dim_json(dim: AnyDim) -> int | str | None:
-    """An integer, an expression as text, or None where only the data decide."""
+    """An integer, an expression as text, or None if it depends on data."""
     if isinstance(dim, int):
         return dim
     return str(dim) if isinstance(dim, IndexExpr) else None
@@ -239,12 +239,12 @@ def figure(value: float | None) -> str:
 
 
 def error_text(value: float) -> str:
-    """An error in a table: its size is what matters."""
+    """An error in a table, by its order of magnitude."""
     return "0" if value == 0 else f"{value:.2e}"
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration for people."""
+    """A duration in ms or s."""
     return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
@@ -261,7 +261,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def pass_line(report: PassReport) -> str:
-    """What one pass did."""
+    """The effect of a pass."""
     if report.changed:
         effect = f"{report.nodes_before:>6} -> {report.nodes_after:<6} nodes"
     else:
@@ -270,12 +270,12 @@ def pass_line(report: PassReport) -> str:
 
 
 def print_lines(blocks: Iterable[Block]) -> None:
-    """Print blocks to standard output at once, laid out for where that goes."""
+    """Print blocks to standard output, laid out for it."""
     print("\n".join(_render(blocks, console(sys.stdout))), flush=True)
 
 
 def print_result(as_json: bool, facts: Mapping[str, Any], blocks: Iterable[Block]) -> None:
-    """Print what a command has found out, for programs or for people."""
+    """Print a result, as JSON or as text."""
     if as_json:
         print_json(facts)
     else:
@@ -283,20 +283,19 @@ def print_result(as_json: bool, facts: Mapping[str, Any], blocks: Iterable[Block
 
 
 def print_verbatim(lines: Iterable[str]) -> None:
-    """Print lines to standard output at once, none of them broken: they are for programs, too."""
+    """Print lines to standard output without wrapping: they are for programs, too."""
     print("\n".join(printable(line, LONGEST_LINE) for line in lines), flush=True)
 
 
 def lines_of(blocks: Iterable[Block]) -> list[str]:
-    """Blocks as they are in a file."""
+    """Blocks as lines of a file."""
     return _render(blocks, console(io.StringIO()))
 
 
 def _render(blocks: Iterable[Block], target: Console) -> list[str]:
-    """Lines without blanks at their ends, which are there to fill columns.
+    """Lines without trailing blanks, which fill columns.
 
-    What Rich would print itself it would print in its own way: a reader that has gone is for the
-    command line to deal with."""
+    Rich does not print by itself, since a closed pipe is handled by the command line."""
     with target.capture() as captured:
         for block in blocks:
             target.print(_renderable(block), crop=False)

@@ -1,12 +1,10 @@
-"""The terminal: how wide a stream is and whether it takes colours; what is said on standard error
-while work goes on.
+"""The terminal: its width and colours, and progress and messages on standard error.
 
-Rich knows terminals: their width, $COLUMNS, $NO_COLOR, $FORCE_COLOR and $TERM. It is imported when
-something is to be laid out or coloured: `--version`, `--json` and errors in a pipe do without.
+Rich handles width, $COLUMNS, $NO_COLOR, $FORCE_COLOR and $TERM. It is imported when something is
+laid out or coloured, not for `--version`, `--json` and errors in a pipe.
 
-Work that takes more than a second says its stage and its share. A terminal shows a line that
-changes, and goes when the work is done. Elsewhere, also on a terminal that only appends, each stage
-that is met is a line of its own: at most one a second.
+Work that takes more than a second shows its stage and share: on a terminal as a line that is
+updated and removed at the end; elsewhere as one line per stage, at most one a second.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _MARKS = {"error": BAD, "internal error": BAD, "warning": WARNING}
 
 
 def console(stream: TextIO) -> Console:
-    """What lays text out for a stream, and knows whether that takes colours."""
+    """A Rich console for a stream."""
     from rich.console import Console
 
     is_limited = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
@@ -48,19 +46,19 @@ def console(stream: TextIO) -> Console:
 
 
 def styled(text: str, style: str, most: int = LONGEST_LINE) -> Text:
-    """Text in a colour, where there are colours."""
+    """Text in a style, if the stream has colours."""
     from rich.text import Text
 
     return Text(printable(text, most), style)
 
 
 def print_note(kind: str, message: object) -> None:
-    """Print a line for people on standard error, beside what the command prints."""
+    """Print a message on standard error."""
     print(f"{mark(kind)} {printable(str(message), LONGEST_LINE)}", file=sys.stderr)
 
 
 def mark(kind: str) -> str:
-    """How a message on standard error begins."""
+    """The beginning of a message on standard error."""
     text = f"graft: {kind}:"
     if not sys.stderr.isatty() and not os.environ.get("FORCE_COLOR"):
         return text  # without waiting for Rich
@@ -77,7 +75,7 @@ _BAR_WIDTH, _WIDTH_WITH_BAR = 20, 80  # columns; narrower terminals have the sha
 
 @dataclass
 class _Work:
-    """What is being done since when; the newest stage of it."""
+    """A task with its start and current stage."""
 
     label: str
     stage: Stage = field(default_factory=lambda: Stage(""))
@@ -87,13 +85,13 @@ class _Work:
         self.stage = stage
 
     def text(self, part: str) -> str:
-        """One line; `part` is what there is to say of the stage."""
+        """One line about the task; `part` describes the stage."""
         return printable(f"{self.label}: {part}" if part else self.label, LONGEST_LINE)
 
 
 @contextmanager
 def status(label: str) -> Iterator[Progress]:
-    """Show progress while the block runs, which reports its stages."""
+    """Show progress while the block runs and reports its stages."""
     work, done = _Work(label), threading.Event()
     show = _show_line if _is_live(sys.stderr) else _print_stages
     shower = threading.Thread(target=show, args=(work, sys.stderr, done), daemon=True)
@@ -106,7 +104,7 @@ def status(label: str) -> Iterator[Progress]:
 
 
 def _is_live(stream: TextIO) -> bool:
-    """Whether a line can be changed once it is written."""
+    """Whether a stream is a terminal that can update a line."""
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
@@ -128,7 +126,7 @@ def _show_line(work: _Work, stream: TextIO, done: threading.Event) -> None:
 
 
 def _live(work: _Work, stream: TextIO) -> Live:
-    """A line that changes and goes at last."""
+    """A line that is updated and finally removed."""
     from rich.console import Console
     from rich.live import Live
     from rich.progress_bar import ProgressBar
@@ -136,7 +134,7 @@ def _live(work: _Work, stream: TextIO) -> Live:
     from rich.table import Table
 
     class Terminal(Console):
-        """Leaves the cursor as it is: whoever is killed could not bring it back."""
+        """A console that does not hide the cursor: a killed process could not restore it."""
 
         def show_cursor(self, show: bool = True) -> bool:
             return False
@@ -168,7 +166,7 @@ def _live(work: _Work, stream: TextIO) -> Live:
 
 @contextmanager
 def spoken_warnings() -> Iterator[None]:
-    """Say what went otherwise than asked once the work is done, below the line of its status."""
+    """Show warnings after the work is done, below its status line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GraftWarning)
         yield

@@ -1,7 +1,7 @@
-"""Calibration: a graph and sample inputs in, the range of every value to be quantised out.
+"""Calibration: a graph and samples in, the range of every value to be quantised out.
 
-The graph is compiled with the values to be observed as its outputs, so that native code does the
-work. Samples are seen once and not kept: memory does not grow with their number.
+The graph is compiled with the observed values as its outputs, so that native code computes them.
+Samples are not kept: memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Compile = Callable[[Graph], Callable[[Feeds], Sequence[Array]]]
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What calibration knows of a graph: the range of each value that may be quantised and, by the
-    anchor of a layer, its weights in integers."""
+    """The results of calibration: the range of each value that may be quantised and, by the anchor
+    of a layer, its integer weights."""
 
     units: tuple[Unit, ...]
     ranges: Mapping[Value, Range]
@@ -65,7 +65,7 @@ class Calibration:
         self._run = self.compile(with_outputs(self.graph, self._observed))
 
     def add(self, feeds: Feeds) -> None:
-        """Run the graph on a sample and count what its values are."""
+        """Run the graph on a sample and update histograms and moments."""
         results = self._run(feeds) if self._observed else ()
         arrays = dict(zip(self._observed, results, strict=True))
         arrays |= {value: feeds[value.name] for value in self.graph.inputs}
@@ -89,7 +89,7 @@ class Calibration:
 
     @property
     def unreached(self) -> tuple[Unit, ...]:
-        """The layers that had no row of data in any sample, of which nothing is known."""
+        """The layers that had no data in any sample."""
         return tuple(unit for unit in self._layers if not self._moments[unit.anchor].rows)
 
     def statistics(
@@ -98,8 +98,8 @@ class Calibration:
         scheme: Scheme = BYTES,
         report: Callable[[int], None] = lambda _number: None,
     ) -> Statistics:
-        """Ranges by one of the methods, and rounded weights; values that are moved from each other
-        share a range. `report` is told the number of each layer before its weights are rounded."""
+        """Ranges by one of the methods, and rounded weights; values moved from each other share a
+        range. `report` is called with the number of each layer before its weights are rounded."""
         choose = METHODS[method]
         classes = scale_classes(self.graph, quantized_values(self.graph, self.units))
         shared: dict[Value, Range] = {}

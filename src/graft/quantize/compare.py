@@ -1,8 +1,7 @@
-"""Comparison with the float program: its results on samples are kept, and the quality of another
-program's results on the same samples comes out.
+"""Comparison with the float program on samples.
 
-Samples that were set aside say how large errors are, and some that were calibrated on how much
-errors differ from one sample to the next.
+Errors are measured on held-out samples; how much they vary from one sample to the next is also
+estimated on some calibration samples.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Run = Callable[[Feeds], Sequence[Array]]
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """A sample, with what the float program chose where that is an input, and its results."""
+    """A sample, with the float program's values for further inputs, and its results."""
 
     feeds: Feeds
     exact: Sequence[Array]
@@ -31,7 +30,7 @@ class Sampled:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Samples with what the float program makes of them, at outputs or at heads."""
+    """Samples with the float program's results, at outputs or at heads."""
 
     heads: Heads
     held_out: Sequence[Sampled]
@@ -42,7 +41,7 @@ class Comparison:
     def measured(
         heads: Heads, run: Run, held_out: Sequence[Feeds], probes: Sequence[Feeds], tries: int
     ) -> Comparison:
-        """Run the float program, whose results are its outputs, or heads and what they choose."""
+        """Run the float program, whose results are its outputs, or heads and chosen values."""
 
         def sampled(feeds: Feeds) -> Sampled:
             results = run(feeds)
@@ -53,7 +52,7 @@ class Comparison:
         return Comparison(heads, [*map(sampled, held_out)], [*map(sampled, probes)], tries)
 
     def quality(self, run: Run) -> Quality:
-        """How the results of another program compare, and what they are bounded by elsewhere."""
+        """The errors of another program's results, and their bounds on unseen data."""
         error, beside, same, rows = OutputError(), OutputError(), 0, 0
         for sample in self.probes:
             beside.add(sample.exact, run(sample.feeds))
@@ -70,8 +69,8 @@ class Comparison:
 
 
 def _decided(exact: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array] | None:
-    """What two programs decide for each row: by the largest element of an output or, where no
-    output is ranked, by one that is a decision."""
+    """The decisions of two programs for each row: the largest element of an output or, without one
+    to rank, an output of integers."""
     pairs = list(zip(exact, other, strict=True))
     for one, two in pairs:
         if _is_ranking(one, two):

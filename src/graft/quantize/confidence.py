@@ -1,14 +1,12 @@
-"""Errors on some samples, and what they are bounded by on all others: results of samples in,
-relative errors and one-sided confidence bounds out.
+"""Confidence bounds: results on some samples in, errors and one-sided bounds on unseen data out.
 
-A budget is kept for data that nobody has seen if not the measured error but its bound is within it.
-Few samples give a wide margin; it shrinks with the root of their number.
+A budget holds for unseen data if the bound on the error, not the error itself, is within it. The
+margin shrinks with the root of the number of samples.
 
-Several programs that are tried on the same samples, until one is within a budget, share the risk
-of being wrong: each is bounded with a confidence so much higher that all bounds hold together with
-the one that is promised (Bonferroni). Several outputs need no such correction. The largest error is
-of one output, whose own bound is wrong as rarely as any, and the largest bound is no less than it
-(an intersection-union test: Berger, Technometrics 24, 1982).
+If several programs are tried on the same samples, each is bounded with a higher confidence, such
+that all bounds hold together with the promised one (Bonferroni). Several outputs need no
+correction: the largest error is that of one output, whose own bound is wrong as rarely as any, and
+the largest bound is no less than it (an intersection-union test: Berger, Technometrics 24, 1982).
 """
 
 from __future__ import annotations
@@ -27,21 +25,21 @@ _MOST_TERMS = 500  # of the continued fraction, which converges in the root of i
 
 
 class OutputError:
-    """The relative error of outputs over samples: of each output the root of the summed squares of
-    differences over that of the values, and of all outputs the largest."""
+    """The relative error of outputs over samples: per output the root of the summed squared
+    differences over the summed squares, and the largest of these."""
 
     def __init__(self) -> None:
         self._squares: dict[int, list[tuple[float, float]]] = {}  # by output, of each sample
 
     def add(self, exact: Sequence[Array], other: Sequence[Array]) -> None:
-        """Count what the outputs of one sample differ by; only floats count."""
+        """Add the outputs of one sample; only floats count."""
         for number, (one, two) in enumerate(zip(exact, other, strict=True)):
             if dtype_of(one.dtype).is_float:
                 self._squares.setdefault(number, []).append(_squares(one, two))
 
     @property
     def power(self) -> float:
-        """The square of the relative error: what independent errors add up in."""
+        """The squared relative error, in which independent errors add up."""
         return max((_ratio(own) for own in self._squares.values()), default=0.0)
 
     @property
@@ -49,14 +47,13 @@ class OutputError:
         return math.sqrt(self.power)
 
     def bound(self, beside: OutputError | None = None, tries: int = 1) -> float:
-        """The relative error that data like these samples do not exceed, with `CONFIDENCE` that
-        this holds for all of so many programs that are tried on them.
+        """The relative error that data like these samples do not exceed, with `CONFIDENCE` for all
+        of `tries` programs together.
 
         The error is a ratio of two means, whose variance follows from the samples' deviations from
-        it, and Student's distribution gives the bound. `beside` are errors on samples that were
-        calibrated on: their mean may be too small, but they vary alike, so deviations from their
-        own ratio make the variance more certain. Infinite for less than three samples in all.
-        """
+        it; Student's distribution gives the bound. `beside` are errors on calibration samples:
+        their mean may be too small, but their deviations from their own ratio improve the estimate
+        of the variance. Infinite for fewer than three samples in all."""
         others = {} if beside is None else beside._squares
         bounds = (
             _bound(own, others.get(number, ()), tries) for number, own in self._squares.items()
@@ -65,8 +62,8 @@ class OutputError:
 
 
 def _squares(exact: Array, other: Array) -> tuple[float, float]:
-    """The sums of squares of the differences and of the values. NaN and infinity, as masks have
-    them, are no error where both have the same, and an infinite one anywhere else."""
+    """The sums of squares of differences and of values. NaN and infinity, as in masks, are no error
+    if both have the same, else an infinite one."""
     one, two = exact.astype(np.float64), other.astype(np.float64)
     is_finite = np.isfinite(one)
     power = float(np.sum(np.square(one, where=is_finite, out=np.zeros_like(one))))
@@ -85,7 +82,7 @@ def _ratio(squares: Sequence[tuple[float, float]]) -> float:
 def _bound(
     own: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]], tries: int
 ) -> float:
-    """The bound on the ratio of means of one output."""
+    """The bound on one output's ratio of means."""
     ratio = _ratio(own)
     if ratio == 0 or not math.isfinite(ratio):
         return ratio
@@ -98,12 +95,12 @@ def _bound(
 
 
 def _level(tries: int) -> float:
-    """The confidence that each of so many bounds has to have for all to hold with `CONFIDENCE`."""
+    """The confidence of each bound at which all hold with `CONFIDENCE`."""
     return 1 - (1 - CONFIDENCE) / tries
 
 
 def _deviations(squares: Sequence[tuple[float, float]]) -> Array:
-    """How far the error of each sample is from the ratio of all, as shares of the mean power."""
+    """The deviation of each sample's error from the overall ratio, as shares of the mean power."""
     errors, powers = np.array(squares).T
     mean = float(powers.mean())
     return np.asarray((errors - _ratio(squares) * powers) / (mean if mean > 0 else 1.0))
@@ -111,14 +108,14 @@ def _deviations(squares: Sequence[tuple[float, float]]) -> Array:
 
 @cache
 def student_quantile(freedom: int, level: float) -> float:
-    """What Student's distribution stays below with a probability of more than a half."""
+    """A quantile of Student's distribution, for levels above a half."""
     share = _beta_quantile(freedom / 2, 0.5, 2 * (1 - level))
     return math.sqrt(freedom * (1 - share) / share)
 
 
 def least_share(hits: int, total: int, tries: int = 1) -> float:
-    """The share of hits that data are certain to have, with `CONFIDENCE` in all of so many tries,
-    when there were so many in some samples of them (Clopper and Pearson)."""
+    """A lower bound on the share of hits, with `CONFIDENCE` in all of so many tries, given so many
+    hits in a number of samples (Clopper and Pearson)."""
     return _beta_quantile(hits, total - hits + 1, 1 - _level(tries)) if hits else 0.0
 
 

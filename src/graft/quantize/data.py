@@ -1,8 +1,8 @@
-"""Sample data: what users give in, inputs of a graph by name out, one sample at a time.
+"""Sample data: the user's data in, inputs of a graph by name out, one sample at a time.
 
 Data are a folder of `.npy`, `.npz` or image files, one such file, or an iterable of arrays, of
-sequences of arrays in the order of the inputs, or of mappings by their names. What does not fit the
-graph is refused with the name of its file.
+sequences of arrays in the order of the inputs, or of mappings by their names. Data that do not fit
+the graph are refused with the name of their file.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Sample = dict[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """How images become numbers: (pixel / 255 - mean) / std, per channel."""
+    """The normalisation of images: (pixel / 255 - mean) / std, per channel."""
 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
 
     def normalized(self, image: Array) -> Array:
-        """An image [height, width, channels] of bytes in numbers."""
+        """Normalise an image [height, width, channels] of bytes."""
         channels = image.shape[-1]
         for name, given in (("mean", self.mean), ("std", self.std)):
             if len(given) not in (1, channels):
@@ -56,7 +56,7 @@ class Pixels:
 def read_samples(
     data: Data, inputs: Sequence[Value], pixels: Pixels | None = None
 ) -> Iterator[Sample]:
-    """The samples, each made when its turn comes."""
+    """Read the samples lazily."""
     for value in inputs:
         if not isinstance(value.type, TensorType):
             raise UnsupportedError(f"the input '{value.name}' is a {value.type}, not a tensor")
@@ -79,13 +79,13 @@ class DataWarning(GraftWarning):
 
 
 class ConstantChannels:
-    """Looks for channels of inputs (their second axis) that are one number in all samples."""
+    """Finds channels of inputs (their second axis) that are constant over all samples."""
 
     def __init__(self) -> None:
         self._limits: dict[str, tuple[Array, Array]] = {}
 
     def add(self, sample: Sample) -> None:
-        """Look at one more sample."""
+        """Update the extremes with one more sample."""
         for name, array in sample.items():
             if array.dtype.kind == "f" and array.ndim > 1 and array.size:
                 axes = tuple(axis for axis in range(array.ndim) if axis != 1)
@@ -95,7 +95,7 @@ class ConstantChannels:
                     self._limits[name] = np.minimum(before[0], low), np.maximum(before[1], high)
 
     def warnings(self) -> tuple[str, ...]:
-        """What to tell users of their data."""
+        """Warnings about constant channels."""
         found = []
         for name, (low, high) in self._limits.items():
             constant = np.flatnonzero(low == high)
@@ -156,7 +156,7 @@ def _arrays(path: Path) -> Any:
 
 
 def _image(path: Path, inputs: Sequence[Value], pixels: Pixels) -> Array:
-    """An image, scaled to cover what the input wants, and its middle cut out."""
+    """An image, cropped to the aspect ratio of the input and scaled to its size."""
     try:
         import PIL.Image
     except ImportError:
@@ -183,7 +183,7 @@ def _image(path: Path, inputs: Sequence[Value], pixels: Pixels) -> Array:
 
 
 def _by_name(item: Any, inputs: Sequence[Value], origin: str) -> Sample:
-    """The arrays of one item by the inputs that they are for."""
+    """The arrays of one item, by input."""
     names = [value.name for value in inputs]
     if isinstance(item, Mapping):
         if len(names) == 1 and len(item) == 1:
@@ -205,8 +205,9 @@ def _by_name(item: Any, inputs: Sequence[Value], origin: str) -> Sample:
 def _split(
     sample: Sample, inputs: Sequence[Value], origin: str, is_all: bool = False
 ) -> Iterator[Sample]:
-    """Samples with the extents that the model wants: arrays of many are cut, ones without a batch
-    axis get one. Arrays that are all there is are cut where the batch may have any size, too."""
+    """Samples of the extents that the model requires: arrays of many are split, ones without a
+    batch axis get one. If there is only one array, it is also split where the batch may have any
+    size."""
     fitted = {value.name: _fitted(value, sample[value.name], origin, is_all) for value in inputs}
     counts = {len(parts) for parts in fitted.values()}
     if len(counts) > 1:

@@ -1,16 +1,15 @@
-"""Puts precisions into a float graph: units with their precisions in, a graph of these out.
+"""Inserts quantisations and casts: a float graph and the precisions of its units in, a graph of
+mixed precision out.
 
-On integers, activations have one scale per tensor, affine uint8 unless a device wants another
-scheme, which is what instructions that multiply unsigned by signed bytes take as it is; weights are
-symmetric with a scale per output channel; biases are int32 in units of the product of both scales.
-Both products of an attention are on integers, and the softmax between them in float: its
-exponentials become integers, and their sums divide the result. In bfloat16,
-data are rounded by a pair of casts, and weights to numbers that bfloat16 holds. In float16, weights
-are rounded alone: processors compute with such numbers in float32.
+For integers, activations have one scale per tensor, affine uint8 by default, since instructions
+multiply unsigned by signed bytes; weights are symmetric with a scale per output channel; biases are
+int32 in units of the product of both scales. Both products of an attention are on integers, and the
+softmax between them in float: its exponentials are quantised, and the result is divided by their
+sums. For bfloat16, data are rounded by a pair of casts, and weights to bfloat16 values. For
+float16, only weights are rounded: processors compute with such numbers in float32.
 
-A value that is stored in a narrow form is read so by everything but units of other precisions,
-which read it as it was. Backends make narrow arithmetic of the result; see
-`docs/decisions/0015-integer-layers.md`.
+A value that is stored in a narrow form is read in that form, except by units of other precisions.
+Backends make narrow arithmetic of the result; see `docs/decisions/0015-integer-layers.md`.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from graft.quantize.units import ATTENTION, Unit, quantized_values, static_exten
 
 
 def insert_precisions(graph: Graph, precisions: Mapping[Unit, str], known: Statistics) -> Graph:
-    """The graph with units in the given precisions, others in float; the types of inputs and
-    outputs stay."""
+    """The graph with units in the given precisions, others in float; inputs and outputs keep their
+    types."""
     inserter = QuantizationBuilder(graph, known)
     chosen = {
         kind: [unit for unit, own in precisions.items() if own == kind] for kind in (INTEGER, BRAIN)
@@ -62,10 +61,10 @@ def insert_quantization(graph: Graph, chosen: Sequence[Unit], known: Statistics)
 
 
 class QuantizationBuilder(Builder):
-    """Builds a graph that a float one becomes; nodes that do not change stay the same objects.
+    """Builds the graph of mixed precision; unchanged nodes stay the same objects.
 
-    `bytes_of` and `brain_of` have, for each value stored as integers or as bfloat16, what these
-    stand for; `codes_of` has what a value was dequantised from."""
+    `bytes_of` and `brain_of` map values to their dequantised integer and bfloat16 forms; `codes_of`
+    has the codes and parameters of dequantised values."""
 
     def __init__(self, graph: Graph, known: Statistics) -> None:
         super().__init__(graph.name)
@@ -77,20 +76,20 @@ class QuantizationBuilder(Builder):
         self.adopt_inputs(graph.inputs)
 
     def append(self, node: Node, inputs: tuple[Value | None, ...] | None = None) -> None:
-        """Add a node, on other operands where some are given."""
+        """Add a node, possibly with other operands."""
         if inputs is not None and inputs != node.inputs:
             node = replace(node, inputs=inputs)
         super().append(node)
 
     def store(self, value: Value, as_bytes: bool, as_brain: bool) -> None:
-        """Make the narrow forms of a value."""
+        """Add the narrow forms of a value."""
         if as_bytes:
             self.bytes_of[value] = self.through_integers(value, self.known.ranges[value])
         if as_brain:
             self.brain_of[value] = self.through_brain(value)
 
     def through_integers(self, value: Value, chosen: Range) -> Value:
-        """Quantised and dequantised."""
+        """Quantise and dequantise a value."""
         dtype = chosen.scheme.activations
         scale = self.constant(chosen.scale, f"{value.name}_scale")
         zero = self.constant(dtype.numpy.type(chosen.zero_point), f"{value.name}_zero_point")
@@ -101,7 +100,7 @@ class QuantizationBuilder(Builder):
         return wide
 
     def through_brain(self, value: Value) -> Value:
-        """Rounded to bfloat16."""
+        """Round a value to bfloat16."""
         narrow = self("cast", value, dtype=DType.BFLOAT16, out=f"{value.name}_rounded")
         return self("cast", narrow, dtype=DType.FLOAT32, out=f"{value.name}_widened")
 
@@ -113,7 +112,7 @@ class QuantizationBuilder(Builder):
         precision: str,
         result: Value | None = None,
     ) -> None:
-        """Add a node of a unit in a precision; `result` is what it makes instead of its output."""
+        """Add a node of a unit in a precision; `result` replaces its output."""
         named = node if result is None else replace(node, outputs=(result,))
         if node.op.name == ATTENTION and precision == INTEGER:
             self._append_attention(named, *(value for value in inputs if value is not None))
@@ -121,8 +120,8 @@ class QuantizationBuilder(Builder):
             self.append(named, self._layer_inputs(unit, node, inputs, precision))
 
     def _append_attention(self, node: Node, query: Value, key: Value, value: Value) -> None:
-        """Both products on integers. Exponentials, the largest of each query 1, are what is
-        rounded: probabilities of some hundred keys are all close to zero."""
+        """Both products on integers. Exponentials relative to each query's largest are quantised:
+        probabilities of hundreds of keys would all be close to zero."""
         name = node.output.name
         *_, size = static_extents(key)
         rank = len(static_extents(key))
@@ -140,7 +139,7 @@ class QuantizationBuilder(Builder):
         super().append(make_node("divide", (summed, totals), node.outputs, location=node.location))
 
     def _transposed(self, wide: Value, axes: tuple[int, ...]) -> Value:
-        """A dequantised value, transposed before it is dequantised."""
+        """A dequantised value, transposed as codes."""
         codes, *parameters = self.codes_of[wide]
         moved = self("transpose", codes, axes=axes, out=f"{codes.name}_transposed")
         return self("qnn.dequantize", moved, *parameters, out=f"{wide.name}_transposed")
@@ -148,7 +147,7 @@ class QuantizationBuilder(Builder):
     def _layer_inputs(
         self, unit: Unit, node: Node, inputs: tuple[Value | None, ...], precision: str
     ) -> tuple[Value | None, ...]:
-        """The operands of a node of a unit in a precision: weights and bias change."""
+        """The operands of a node of a unit in a precision, with narrow weights and bias."""
         if unit.weight is None:
             return inputs
         if node is unit.anchor and precision in HALVES:

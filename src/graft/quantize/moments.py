@@ -1,5 +1,4 @@
-"""Second moments of a layer's data: the data of samples in, mean and covariance of what each output
-is a sum over out.
+"""Second moments of a layer's data: samples in, mean and covariance of its inputs out.
 
 The error of a layer with rounded weights is a quadratic form of the weights' errors in these
 moments. Positions of an image are sampled, and inputs are cut into blocks, so that neither time nor
@@ -24,8 +23,8 @@ _MOST_INPUTS = 576  # of a block: 64 channels of 3x3
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How the weights [outputs, inputs, ...] of a layer are cut into matrices [rows, columns] whose
-    columns are inputs that are looked at together: groups, and parts of them."""
+    """The weights [outputs, inputs, ...] of a layer as matrices [rows, columns] whose columns are
+    correlated inputs: groups, and parts of them."""
 
     groups: int
     parts: int  # of a group's inputs
@@ -34,7 +33,7 @@ class Blocks:
 
     @staticmethod
     def of(weight: Array, groups: int) -> Blocks:
-        """The widest blocks of whole channels that are within the limit."""
+        """The widest blocks of whole channels within the limit."""
         channels, taps = weight.shape[1], math.prod(weight.shape[2:])
         parts = next(
             n
@@ -57,8 +56,8 @@ class Blocks:
 class Moments:
     """Sums over sampled rows, by block; `add` for each sample.
 
-    Products are in squares of `unit`, a power of two about as large as the data, so that neither
-    those of huge numbers nor those of tiny ones leave float32."""
+    Products are in squares of `unit`, a power of two about as large as the data, so that they stay
+    within the range of float32."""
 
     def __init__(self, anchor: Node, weight: Array) -> None:
         self.anchor = anchor
@@ -73,7 +72,7 @@ class Moments:
         self._draw = np.random.default_rng(0)
 
     def add(self, data: Array) -> None:
-        """Count some rows of what the layer reads for one sample."""
+        """Add some rows of the layer's data for one sample."""
         if self.rows >= _MOST_ROWS or not data.size:
             return
         rows = self._flat_rows(data) if not self.kernel else self._windows(data)
@@ -138,8 +137,8 @@ class Moments:
         return np.asarray(self.covariance + mean[:, :, None] * mean[:, None, :])
 
     def shrunk(self, products: Array) -> Array:
-        """Moments with less between different inputs the fewer rows there were: what few of them
-        have in common is chance, and weights must not be fitted to it."""
+        """Moments with smaller off-diagonals the fewer rows there were: correlations in few rows
+        are chance, which weights must not be fitted to."""
         columns = self.blocks.columns
         kept = self.rows / (self.rows + columns)
         diagonal = np.diagonal(products, axis1=1, axis2=2)[:, :, None] * np.eye(columns)

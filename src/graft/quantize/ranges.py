@@ -1,7 +1,7 @@
-"""Ranges of activations: observed values in, the interval that codes are spread over out.
+"""Ranges of activations: observed values in, the interval that codes cover out.
 
-A histogram takes constant memory however much it sees: its bins are symmetric around zero, and
-twice as wide whenever a value lies outside. Every range holds zero, so that padding is exact.
+A histogram takes constant memory: its bins are symmetric around zero, and their width doubles
+whenever a value lies outside. Every range contains zero, so that padding is exact.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Range:
 
     @property
     def scale(self) -> np.float32:
-        """The distance of two levels; 1 where there is nothing but zero."""
+        """The distance of two levels; 1 if the range is only zero."""
         levels = self.scheme.levels
         if self.scheme.symmetric:
             width = np.float32(max(-self.low, self.high) / (levels // 2 - 1))
@@ -57,7 +57,7 @@ class Range:
 
 
 class Histogram:
-    """How often values occur, with the exact extremes."""
+    """Counts of values by bin, with the exact extremes."""
 
     def __init__(self) -> None:
         self.counts = np.zeros(2 * _HALF, np.int64)
@@ -81,7 +81,7 @@ class Histogram:
             self.counts += np.bincount(bins, minlength=2 * _HALF)
 
     def _widen(self, peak: float) -> None:
-        """Let the bins reach as far as the next power of two."""
+        """Widen the bins to the next power of two."""
         if peak > 0 and not self.limit:
             self.limit = 2.0 ** max(math.ceil(math.log2(peak)), _LEAST_EXPONENT)
         while peak > self.limit:
@@ -91,8 +91,8 @@ class Histogram:
             self.limit *= 2
 
     def tail(self, sign: int) -> float:
-        """The mean distance of the largest values on a side from the least of them: of tails that
-        fall exponentially, how far beyond the largest one the next is to be expected."""
+        """The mean distance of the largest values on a side from the least of them: for exponential
+        tails, the expected distance of the next largest value beyond the largest."""
         counts = self.counts[_HALF:] if sign > 0 else self.counts[:_HALF][::-1]
         counts = counts[::-1].astype(np.float64)  # the outermost first
         most = max(_LEAST_TAIL, _TAIL_SHARE * float(counts.sum()))
@@ -105,17 +105,17 @@ class Histogram:
 
     @property
     def centres(self) -> Array:
-        """What the values of each bin are taken to be."""
+        """The centres of bins."""
         return (np.arange(2 * _HALF) + 0.5 - _HALF) * (self.limit / _HALF)
 
 
 def min_max(histogram: Histogram, scheme: Scheme) -> Range:
-    """All that was seen."""
+    """The range of all observed values."""
     return Range(histogram.low, histogram.high, scheme)
 
 
 def percentile(histogram: Histogram, scheme: Scheme) -> Range:
-    """All but the outermost values on either side."""
+    """The range without the outermost values on either side."""
     total = np.cumsum(histogram.counts)
     width = histogram.limit / _HALF
     outside = total[-1] * _OUTLIERS / 2
@@ -129,9 +129,9 @@ def percentile(histogram: Histogram, scheme: Scheme) -> Range:
 def mean_squared_error(histogram: Histogram, scheme: Scheme) -> Range:
     """The range with the least expected square of rounding and clipping errors.
 
-    Data that nobody has seen may lie outside of what was: as much is to be expected as one more
-    value beyond either end, at a distance of which the largest ones tell. Of many values this
-    changes nothing; a range of few would clip the next ones."""
+    Unseen data may exceed the observed range: one more value is expected beyond either end, at a
+    distance estimated from the tails. With many values this changes nothing; with few it avoids
+    clipping."""
     centres, counts = histogram.centres, histogram.counts
     tails = histogram.tail(-1), histogram.tail(1)
 
@@ -149,8 +149,8 @@ def mean_squared_error(histogram: Histogram, scheme: Scheme) -> Range:
 
 
 def _clipped_beyond(tail: float, room: float) -> float:
-    """The expected square of what is clipped of a value that is exponentially distributed beyond
-    the largest one, where a range reaches by `room` further than that."""
+    """The expected squared clipping error of a value that is exponentially distributed beyond the
+    largest one, for a range that extends by `room` beyond that."""
     if tail == 0:
         return 0.0
     if room > 0:
@@ -159,8 +159,8 @@ def _clipped_beyond(tail: float, room: float) -> float:
 
 
 def entropy(histogram: Histogram, scheme: Scheme) -> Range:
-    """The range whose levels keep most of the distribution: the least Kullback-Leibler divergence
-    of the quantised histogram from the clipped one."""
+    """The range with the least Kullback-Leibler divergence of the quantised histogram from the
+    clipped one."""
     coarse = histogram.counts.reshape(-1, _COARSE).sum(axis=1).astype(np.float64)
     used = np.flatnonzero(coarse)
     values, counts = histogram.centres.reshape(-1, _COARSE).mean(axis=1)[used], coarse[used]
@@ -196,7 +196,7 @@ def _best(
 
 
 def fake_quantized(array: Array, chosen: Range) -> Array:
-    """Numbers as they come back from their codes."""
+    """Quantise and dequantise numbers."""
     scale, zero, scheme = float(chosen.scale), chosen.zero_point, chosen.scheme
     codes = np.clip(np.rint(array / scale) + zero, scheme.lowest, scheme.lowest + scheme.levels - 1)
     return np.asarray((codes - zero) * scale)

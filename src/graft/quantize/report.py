@@ -1,4 +1,4 @@
-"""What quantisation is asked for and what came of it, in numbers."""
+"""Budgets, names of precisions, and the report of quantisation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WIDE = 0.03  # a margin that users are told of
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be lost: a relative error of the outputs, or a share of samples whose largest output
-    has to stay the same."""
+    """The error budget: a relative error of the outputs, or a share of samples whose largest output
+    stays the same."""
 
     error: float | None = None
     agreement: float | None = None
@@ -54,10 +54,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How results on samples that were not calibrated on compare with the float program's.
+    """The quality of results on held-out samples, compared with the float program's.
 
     `agreement` is the share of rows whose largest element is the same; None without such rows. Each
-    has a bound that data like these samples keep with the confidence of `confidence.py`."""
+    has a bound that holds for similar data with the confidence of `confidence.py`."""
 
     error: float
     error_bound: float
@@ -65,8 +65,8 @@ class Quality:
     agreement_bound: float | None = None
 
     def meets(self, budget: Budget | None) -> bool:
-        """Whether unseen data are within the budget. Rows that all agree are, too, where they are
-        too few to prove it: hundreds are needed for 99 %."""
+        """Whether unseen data are within the budget. If all rows agree, they are, even if too few
+        to prove it: that takes hundreds for 99 %."""
         if budget is None:
             return math.isfinite(self.error)
         if budget.error is not None:
@@ -82,8 +82,8 @@ EXACT = Quality(0.0, 0.0, 1.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class UnitReport:
-    """What a unit became, and why; by precision, the seconds that it takes and the squared error
-    that it adds, as far as these were measured."""
+    """The precision of a unit, and why; by precision, its time and its squared error, as far as
+    measured."""
 
     name: str
     op: str
@@ -95,7 +95,7 @@ class UnitReport:
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """A choice that no other is better than in both predicted time and error."""
+    """A choice on the Pareto front of predicted time and error."""
 
     seconds: float  # of all units
     error: float
@@ -104,7 +104,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of quantisation in numbers."""
+    """The report of quantisation."""
 
     units: tuple[UnitReport, ...]
     samples: int
@@ -121,7 +121,7 @@ class Report:
     warnings: tuple[str, ...] = ()  # of the data
 
     def count(self, precision: str) -> int:
-        """How many units have a precision."""
+        """The number of units in a precision."""
         return sum(unit.precision == precision for unit in self.units)
 
     @property
@@ -130,12 +130,12 @@ class Report:
 
     @property
     def narrow_units(self) -> int:
-        """How many units are not in float32."""
+        """The number of units that are not in float32."""
         return len(self.units) - self.count(FLOAT)
 
     @property
     def advice(self) -> str:
-        """What more samples would give; empty where they would give nothing."""
+        """What more samples would improve; empty if nothing."""
         quality, budget = self.quality, self.budget
         if budget is None or self.random:
             return ""
@@ -156,5 +156,5 @@ class Report:
 
     @property
     def margin(self) -> float:
-        """By how much errors elsewhere may be larger than the measured one."""
+        """The relative margin of the error's bound over the error."""
         return self.quality.error_bound / self.quality.error - 1 if self.quality.error else 0.0

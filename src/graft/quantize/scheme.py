@@ -28,24 +28,24 @@ class Scheme:
 
     @property
     def name(self) -> str:
-        """The precision that users know it by."""
+        """The name of the precision for users."""
         if self.weights.bits < 8:
             return f"int{self.weights.bits}"
         return f"int{self.activations.bits}"
 
     @property
     def lowest(self) -> int:
-        """The least code of activations."""
+        """The lowest code of activations."""
         return -1 << self.activations.bits - 1 if self.activations.is_signed_integer else 0
 
     @property
     def levels(self) -> int:
-        """How many codes of activations there are."""
+        """The number of codes of activations."""
         return 1 << self.activations.bits
 
     @property
     def most_weight(self) -> int:
-        """The largest code of weights on either side of zero."""
+        """The largest magnitude of a weight's code."""
         return (1 << self.weights.bits - 1) - 1
 
     def __str__(self) -> str:

@@ -1,11 +1,11 @@
-"""Sensitivity: how much each unit adds to the error of the outputs where it alone is narrow.
+"""Sensitivity: the error of the outputs that each unit causes if only it is narrow.
 
-One program is compiled per precision. It holds every unit twice, in float and in that precision,
-and an input that says which of both results goes on. It runs once per unit and sample while time
-allows. Where it does not, fewer samples are looked at, and neighbours are perturbed together: what
-they add is split by their *local* errors, those of their own results on exact operands, which one
-run gives for all units. A large network takes no longer than a small one that way, and what is
-chosen by these numbers is measured again as a whole.
+One program is compiled per precision. It contains every unit twice, in float and in that precision,
+and an input selects one of both results. It runs once per unit and sample while time allows;
+otherwise fewer samples are used, and neighbouring units are narrow together: their error is split
+in proportion to *local* errors, those of their own results on exact operands, which one run gives
+for all units. So large networks take no longer than small ones, and choices based on these numbers
+are measured again as a whole.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Errors = Mapping[Unit, float]
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """Measures units of a graph on some samples. `report` is told each unit before it is
-    perturbed, or the first of those that are together."""
+    """Measures units of a graph on some samples. `report` is called with each unit before its run,
+    or with the first of a group."""
 
     graph: Graph
     known: Statistics
@@ -45,7 +45,7 @@ class Sensitivity:
     seconds: float = SECONDS
 
     def contributions(self, kinds: Sequence[str]) -> Mapping[str, Errors]:
-        """By precision, the square of the relative output error that each unit causes alone."""
+        """By precision, the squared relative output error that each unit causes alone."""
         return {kind: self._contributions(kind, self.seconds / len(kinds)) for kind in kinds}
 
     def _contributions(self, precision: str, seconds: float) -> Errors:
@@ -75,7 +75,7 @@ class Sensitivity:
         return result
 
     def local_errors(self, precision: str) -> Errors:
-        """The square of the relative error of each unit's own result."""
+        """The squared relative error of each unit's own result."""
         units = units_in(self.known.units, precision)
         run = self.compile(locally_narrow(self.graph, self.known, precision))
         sums = np.reshape(run(self.samples[0]), (-1, 2))  # a result has many elements
@@ -84,8 +84,8 @@ class Sensitivity:
 
 
 def locally_narrow(graph: Graph, known: Statistics, precision: str) -> Graph:
-    """The graph with a narrow copy of each unit beside it; outputs are, per unit, the sums of
-    squares of what the copy differs by, and of the unit's result."""
+    """The graph with a narrow copy of each unit; outputs are, per unit, the sums of squares of the
+    copy's difference and of the unit's result."""
     builder = QuantizationBuilder(graph, known)
     last = {unit.nodes[-1]: unit for unit in units_in(known.units, precision)}
     sums: dict[Unit, list[Value]] = {}
@@ -105,7 +105,7 @@ def _square_sum(builder: QuantizationBuilder, value: Value) -> Value:
 
 
 def switched(graph: Graph, known: Statistics, precision: str = INTEGER) -> Graph:
-    """The graph with both forms of each unit, and one more input that chooses between them."""
+    """The graph with both forms of each unit, and an input that selects between them."""
     builder = QuantizationBuilder(graph, known)
     units = units_in(known.units, precision)
     switches = builder.input(SWITCHES, tensor(DType.BOOL, len(units)))

@@ -1,8 +1,8 @@
-"""`graft bench`: models in; how fast Graft and its peers run them, side by side, out.
+"""`graft bench`: models in; the times of Graft and its peers, side by side, out.
 
-Every contender has a process of its own. First each prepares the model and runs it once; those
-whose outputs agree are then timed in turns. What counts is the ratio of two contenders' times
-within one run: the times themselves depend on what else the machine is doing.
+Every contender has a process of its own. Each prepares the model and runs it once; those whose
+outputs agree are then timed in alternation. Ratios of times within one run are meaningful; the
+times themselves depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PreparedContender:
     outputs: Sequence[Data]
 
     def run(self, portion: Slice) -> Sample:
-        """Let it run for a slice of time."""
+        """Run for a slice of time."""
         expected = portion.most_seconds + self.run_seconds
         patience = max(_LEAST_PATIENCE_SECONDS, _PATIENCE * expected)
         command = {
@@ -177,7 +177,7 @@ def execute(options: argparse.Namespace) -> int:
 def _compared_or_not(
     path: Path, contenders: Sequence[Contender], options: argparse.Namespace, threads: int
 ) -> Comparison:
-    """The comparison on one model; a bad one among several does not keep the others from theirs."""
+    """The comparison on one model; an error on one of several models does not affect the others."""
     try:
         return compared(path, contenders, options, threads)
     except UserError as error:
@@ -189,7 +189,7 @@ def _compared_or_not(
 def compared(
     path: Path, contenders: Sequence[Contender], options: argparse.Namespace, threads: int
 ) -> Comparison:
-    """Prepare all contenders, see whose outputs agree, and time these."""
+    """Prepare all contenders, exclude those whose outputs differ, and time the others."""
     with tempfile.TemporaryDirectory(prefix="graft-bench-") as name, ExitStack() as workers:
         folder = Path(name)
         with status(f"importing {path.name}"):
@@ -224,7 +224,7 @@ def compared(
 def _task(
     contender: Contender, subject: Subject, threads: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """What a contender is to ready; what is asked of the compiler is for Graft alone."""
+    """The task of a contender; options of the compiler are for Graft only."""
     task: dict[str, Any] = {
         "function": contender.function,
         "model": str(subject.file),
@@ -263,7 +263,7 @@ def _exclude(
     subject: Subject,
     tolerance: Tolerance,
 ) -> None:
-    """Take out those whose outputs differ."""
+    """Exclude contenders whose outputs differ."""
     outputs = {name: one.outputs for name, one in ready.items()}
     for name, reason in disagreements(subject.graph, outputs, tolerance).items():
         hint = f"graft check {shlex.quote(str(subject.path))}" if name == GRAFT else ""
@@ -274,7 +274,7 @@ def _exclude(
 def _measured(
     ready: Mapping[str, PreparedContender], limits: Limits, path: Path, threads: int, fewest: int
 ) -> Measurement:
-    """The rounds of those that are ready; none where they are fewer than `needed`."""
+    """The rounds of the prepared contenders; none if they are fewer than `fewest`."""
     if GRAFT not in ready or len(ready) < fewest:
         return Measurement([], {}, 0.0)
     runs = {name: one.run for name, one in ready.items()}
@@ -285,7 +285,7 @@ def _measured(
 def _timed(
     standings: Mapping[str, Standing], measurement: Measurement, fewest: int
 ) -> Iterator[tuple[str, Standing]]:
-    """The standings that the race has changed."""
+    """The standings that the measurement has changed."""
     for name, error in measurement.failures.items():
         yield name, replace(standings[name], reason=error.message, hint=error.hint)
     lasting = measurement.rounds[0] if measurement.rounds else {}

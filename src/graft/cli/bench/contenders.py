@@ -1,11 +1,10 @@
-"""Who can be compared: a model file and inputs in, something that runs one inference out.
+"""The contenders: a model file and inputs in, a function that runs one inference out.
 
-Every contender is set up as its own documentation advises for low latency on a CPU, with the given
-number of threads, and computes in the model's own precision. Only the process that belongs to a
-contender calls its function, so only there is its package imported.
+Each contender is set up as its own documentation advises for low latency on a CPU, with the given
+number of threads, in the model's precision. Its package is only imported in its own process.
 
-Most of them let idle threads spin for a while, in the hope of more work. That makes them faster
-and is left on: processes are stopped between their slices, so that spinning costs no other one.
+Most of them let idle threads spin for a while. That makes them faster and is left on: processes are
+stopped between their slices, so that spinning does not slow down others.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Infer = Callable[[], Sequence[Data]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a contender gets; it may write into the folder."""
+    """The task of a contender, which may write into the folder."""
 
     model: Path
     feeds: Mapping[str, Data]
@@ -55,7 +54,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A runtime, and the function (`module:name`) that readies it."""
+    """A runtime, and the function (`module:name`) that prepares it."""
 
     name: str
     title: str
@@ -80,8 +79,7 @@ CONTENDERS = {GRAFT: _contender(GRAFT, "Graft"), **PEERS}
 
 
 def ready_graft(task: Task) -> Ready:
-    """Graft with the targets that were asked for, which share the work as they see fit; or a file
-    that it has compiled."""
+    """Graft with the requested targets, or a compiled file."""
     if task.model.suffix == SUFFIX:
         module = graft.load(task.model, threads=task.threads)
     else:
@@ -137,7 +135,7 @@ def ready_openvino(task: Task) -> Ready:
 
 
 def ready_iree(task: Task) -> Ready:
-    """Code for this very processor, run by the driver that has threads of its own."""
+    """Code for this processor, run by the driver with threads of its own."""
     install = "pip install iree-base-compiler iree-base-runtime"
     tools = package("iree.compiler.tools", install)
     runtime = package("iree.runtime", install)
@@ -165,7 +163,7 @@ def ready_iree(task: Task) -> Ready:
 
 
 def ready_tvm(task: Task) -> Ready:
-    """Its default pipeline for this very processor. Tuning, which it relies on, takes hours."""
+    """Its default pipeline for this processor; tuning would take hours."""
     install = "pip install apache-tvm"
     tvm = package("tvm", install)
     relax = package("tvm.relax", install)
@@ -186,7 +184,7 @@ def ready_tvm(task: Task) -> Ready:
 
 
 def package(name: str, install: str, problem: str = "not installed") -> Any:
-    """A package that may be missing; what it prints while it is imported is dropped."""
+    """A package that may be missing; its output during the import is dropped."""
     try:
         with redirect_stdout(io.StringIO()):
             return importlib.import_module(name)
@@ -201,6 +199,6 @@ def version_of(distribution: str) -> str:
 
 
 def as_list(results: Any) -> list[Any]:
-    """The outputs of a runtime that gives one as itself and several as a sequence."""
+    """The outputs of a runtime that returns one as itself and several as a sequence."""
     is_one = hasattr(results, "shape") or not isinstance(results, Sequence)
     return [results] if is_one else list(results)

@@ -1,11 +1,10 @@
-"""What contenders run: a path and the options in; a file that any runtime can read, and inputs out.
+"""The benchmarked model: a path and options in; a file for any runtime, and inputs, out.
 
-The file is a copy with all weights inside, also those that are drawn from seeds, which only Graft
-knows about. `--batch` changes the batch size in it, so that all contenders read the same:
-the first dim of the inputs changes, in models of a fixed batch size as well. Some exporters write
-the batch size into the targets of Reshape and Expand, too; there it follows where a target begins
-with the old size. A model whose outputs do not follow in the end is refused, since the result would
-be another computation.
+The file is a copy with all weights, including those generated from seeds, which only Graft knows.
+`--batch` changes the first dim of the inputs in it, so that all contenders read the same model,
+also in models of a fixed batch size. Some exporters write the batch size into the targets of
+Reshape and Expand; targets that begin with the old size are changed, too. A model whose outputs do
+not follow is refused, since it would compute something else.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from graft.ir.types import TensorType, Type
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model to be timed, and what it is run on."""
+    """A model to time, and its inputs."""
 
     path: Path  # as the user knows it
     file: Path
@@ -41,7 +40,7 @@ class Subject:
 
 
 def prepared(path: Path, options: argparse.Namespace, folder: Path) -> Subject:
-    """Read and import the model, make up its inputs, and write it into the folder."""
+    """Read and import the model, generate its inputs, and write it into the folder."""
     source = read_model(path, strict=options.strict_import)
     if options.batch is None:
         graph = import_source(source)
@@ -74,7 +73,7 @@ def with_batch(source: Source, batch: int) -> tuple[Source, Graph]:
 
 
 def _with_inputs(source: Source, batch: int) -> Source:
-    """The model whose inputs have the batch, and which says nothing of other shapes."""
+    """The model with the batch in its inputs, and without other shapes."""
     model = onnx.ModelProto()
     model.CopyFrom(source.model)
     dims = list(_batch_dims(model.graph, source))
@@ -89,7 +88,7 @@ def _with_inputs(source: Source, batch: int) -> Source:
 
 
 def _with_targets(source: Source, changed: Source, batch: int) -> Source:
-    """The same with targets that follow: their extents are those of the model as it was."""
+    """The same with changed targets, whose other extents are those of the original model."""
     before = next(_batch_dims(source.model.graph, source)).dim_value
     types = dict(_types(import_source(source)))
     model = onnx.ModelProto()
@@ -109,7 +108,7 @@ def _with_targets(source: Source, changed: Source, batch: int) -> Source:
 
 
 def _imported(changed: Source, batch: int, first: UserError) -> Graph:
-    """The graph; where it cannot be, the first reason is the one that says why."""
+    """The graph; if the import fails again, the first error is the one to report."""
     try:
         return import_source(changed)
     except UserError:
@@ -126,7 +125,7 @@ def _types(graph: Graph) -> Iterator[tuple[str, Type | None]]:
 
 
 def _static_shape(type_: Type | None) -> tuple[int, ...]:
-    """The extents if all of them are known, else nothing."""
+    """The extents if all of them are known, else an empty shape."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return ()
     extents = tuple(dim for dim in type_.shape if isinstance(dim, int))
@@ -136,7 +135,7 @@ def _static_shape(type_: Type | None) -> tuple[int, ...]:
 def _batch_dims(
     graph: onnx.GraphProto, source: Source
 ) -> Iterator[onnx.TensorShapeProto.Dimension]:
-    """The first dim of the first input, and those of other inputs that are the same."""
+    """The first dim of the first input, and equal ones of other inputs."""
     constant = {tensor.name for tensor in graph.initializer} | source.seeded.keys()
     first = None
     for info in graph.input:
@@ -151,7 +150,7 @@ def _batch_dims(
 
 
 def _declare_outputs(proto: onnx.GraphProto, graph: Graph, batch: int) -> None:
-    """Tell the model the shapes that its outputs have now."""
+    """Declare the new shapes of outputs in the model."""
     for output, value in zip(proto.output, graph.outputs, strict=True):
         type_ = value.type
         if not isinstance(type_, TensorType) or not type_.shape or type_.shape[0] != batch:

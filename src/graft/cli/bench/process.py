@@ -1,8 +1,8 @@
 """The parent's end of a contender's process: commands in, answers out, failures explained.
 
-A process runs only while it is asked something; the rest of the time it is stopped (SIGSTOP), all
-its threads and children with it, so that it takes no time from the others. One that dies, or does
-not answer in time, is a `ContenderError` with the reason. None outlives its parent.
+A process runs only during a command; otherwise it is stopped (SIGSTOP) with all its threads and
+children, so that it takes no time from others. If it dies, or does not answer in time, a
+`ContenderError` gives the reason. No process outlives its parent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENDING_SECONDS = 10.0
 
 
 class Worker:
-    """A process that is running only during `ask`."""
+    """A process that runs only during `ask`."""
 
     def __init__(self, log: Path, threads: int) -> None:
         self._log = log
@@ -57,7 +57,7 @@ class Worker:
             )
 
     def ask(self, command: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer to a command, if it comes within so many seconds."""
+        """The answer to a command, within so many seconds."""
         self._signal(signal.SIGCONT)
         self._send(command)
         answer: dict[str, Any] = json.loads(self._line(time.monotonic() + seconds, seconds))
@@ -67,7 +67,7 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """End the process and its children, if they have not ended yet."""
+        """Kill the process and its children, unless they have ended."""
         if self._process.returncode is None:
             self._signal(signal.SIGKILL)
             self._process.wait()

@@ -1,4 +1,4 @@
-"""How a comparison of contenders looks: what was found in; text, Markdown or JSON out."""
+"""Reports of comparisons: text, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEGEND = (
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What was measured of a contender; the ratio is Graft's time over its own."""
+    """The measurements of a contender; the ratio is Graft's time over its own."""
 
     summary: Summary
     cores_used: float
@@ -41,7 +41,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a contender did: it was timed, or there is a reason why not, and perhaps a remedy."""
+    """The result of a contender: a timing, or a reason why there is none, and possibly a remedy."""
 
     contender: Contender
     version: str = ""
@@ -58,7 +58,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A model and how all contenders did on it; with a `problem`, none could even start."""
+    """The results of all contenders on a model; with a `problem`, none could start."""
 
     path: Path
     inputs: Sequence[tuple[str, str]] = ()
@@ -70,13 +70,13 @@ class Comparison:
 
     @property
     def graft_timed(self) -> Timing | None:
-        """What was measured of Graft, where it was."""
+        """The timing of Graft, if there is one."""
         own = (standing.timing for standing in self.standings if standing.contender.name == GRAFT)
         return next(own, None)
 
     @property
     def best_peer(self) -> Standing | None:
-        """The fastest of those that Graft has a ratio to."""
+        """The fastest peer that was timed."""
         timed = {
             standing.timing.summary.median: standing
             for standing in self.standings
@@ -87,7 +87,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A way to show results: what holds for all comparisons of a run, then each of them."""
+    """A format of reports: a heading for all comparisons of a run, and a report for each."""
 
     heading: Callable[[Machine, int], Iterator[Any]]
     comparison: Callable[[Comparison, int], Iterator[Any]]
@@ -150,7 +150,7 @@ MARKDOWN = Form(_markdown_heading, _markdown, print_verbatim)
 
 
 def to_json(machine: Machine, threads: int, comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """For programs; times are in seconds."""
+    """The results as JSON; times are in seconds."""
     return {
         "machine": asdict(machine),
         "threads": threads,
@@ -161,7 +161,7 @@ def to_json(machine: Machine, threads: int, comparisons: Sequence[Comparison]) -
 
 
 def warnings(comparison: Comparison, threads: int) -> list[str]:
-    """What makes a comparison less fair than it looks."""
+    """Reasons why a comparison is unfair."""
     return [
         f"{one.contender.title} kept {one.timing.cores_used:.1f} cores busy, more than its share"
         for one in comparison.standings
@@ -191,7 +191,7 @@ def _ratio_text(ratio: Ratio) -> str:
 
 
 def _rounds(comparison: Comparison) -> str:
-    """How many rounds counted, and how many did not."""
+    """The number of rounds that count, and of those that do not."""
     text = counted(comparison.rounds, "round")
     if not comparison.disturbed:
         return text
@@ -213,7 +213,7 @@ def _markdown_row(cells: Iterator[str] | Sequence[str]) -> str:
 
 
 def _escaped(cell: str) -> str:
-    """Text in Markdown: nothing in it is a column, a tag, a link or code."""
+    """Text in Markdown, without columns, tags, links and code."""
     return re.sub(r"[|<\[`]", r"\\\g<0>", cell)
 
 

@@ -1,12 +1,12 @@
-"""Alternating contenders: things that can be run for a while in, their times in each round out.
+"""Alternating contenders: functions that run for a while in, their times in each round out.
 
-In each round every contender has one short slice of time, in an order drawn anew. Rounds go on
-until the ratios are known well enough or a limit is reached.
+In each round every contender has one short slice of time, in random order. Rounds go on until the
+ratios are known well enough or a limit is reached.
 
-Other work on a machine makes everything slower for a while. Within one round all contenders meet
-nearly the same conditions, so it is the rounds' ratios that are looked at, and their median, which
-a disturbed round does not move. Its confidence interval is a bootstrap's: the median is taken again
-and again from rounds that are drawn with replacement.
+Other work on a machine slows down everything for a while. Within one round all contenders have
+about the same conditions, so the result is the median of the rounds' ratios, which a disturbed
+round does not change. Its confidence interval is a bootstrap: medians of rounds drawn with
+replacement.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TIGHT = 0.02
 
 
 class ContenderError(UserError):
-    """A contender that cannot be compared, and why."""
+    """Why a contender cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class Slice:
     """How long a contender runs in one round.
 
     It runs until it has done both the least number of runs and the least time, but starts no run
-    after `most_seconds`: slow ones get a few runs, or a single one.
-    """
+    after `most_seconds`: slow ones get a few runs, or a single one."""
 
     least_runs: int = 5
     least_seconds: float = 0.3
@@ -49,20 +48,20 @@ class Slice:
 
 @dataclass(frozen=True)
 class Sample:
-    """What one slice gave: the seconds of each run, and the processor time of all of them."""
+    """The results of one slice: the seconds of each run, and the processor time of all of them."""
 
     times: tuple[float, ...]
     processor_seconds: float
 
     @cached_property
     def median(self) -> float:
-        """Of the runs' seconds; there may be many runs, and it is asked for in every round."""
+        """The median of the runs' seconds; cached, since it is needed in every round."""
         return median(self.times)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop, at the latest. The first round is always finished."""
+    """When to stop at the latest; the first round is always finished."""
 
     rounds: int
     seconds: float
@@ -70,7 +69,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """All rounds, each with a sample of every contender that lasted; the others with the reason."""
+    """All rounds, each with a sample of every remaining contender; the others with their
+    failures."""
 
     rounds: Sequence[Mapping[str, Sample]]
     failures: Mapping[str, ContenderError]
@@ -84,16 +84,16 @@ class Measurement:
         return [seconds for sample in self.samples(name) for seconds in sample.times]
 
     def cores_used(self, name: str) -> float:
-        """Processor time over time: how many cores were busy on average."""
+        """The average number of busy cores: processor time over time."""
         processor = sum(sample.processor_seconds for sample in self.samples(name))
         return processor / sum(self.times(name))
 
     def ratio(self, mine: str, other: str) -> Ratio:
-        """Of one contender to another, over the rounds."""
+        """The ratio of two contenders' times over the rounds."""
         return ratio(self._round_medians(mine), self._round_medians(other))
 
     def uncertainty(self, name: str) -> float:
-        """Of a contender's own time: that of its ratio to a contender that always takes 1 s."""
+        """The uncertainty of a contender's own time, as that of a ratio to a constant 1 s."""
         medians = self._round_medians(name)
         return ratio(medians, [1.0] * len(medians)).uncertainty
 
@@ -111,10 +111,10 @@ def measure(
     watch: Watch,
     progress: Progress = quietly,
 ) -> Measurement:
-    """Run the contenders in turns; one that fails is dropped, with what it had done so far. Graft
-    alone is run until its own time is known well enough.
+    """Run the contenders in alternation; one that fails is dropped. Graft alone runs until its own
+    time is known well enough.
 
-    Rounds start, and count, only while the machine gives its cores in full."""
+    Rounds start, and count, only while the machine provides its cores in full."""
     start = time.monotonic()
     disturbed = 0
     shuffler = random.Random(0)
@@ -166,7 +166,7 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Times in seconds, in a few figures."""
+    """Statistics of times, in seconds."""
 
     runs: int
     median: float
@@ -177,7 +177,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One contender's time over another's; no interval where there were too few rounds."""
+    """One contender's time over another's; without an interval after too few rounds."""
 
     value: float
     low: float | None
@@ -192,13 +192,13 @@ class Ratio:
 
 
 def summarize(times: Sequence[float]) -> Summary:
-    """The figures of at least one time."""
+    """The statistics of at least one time."""
     tenth, median, ninetieth = (float(one) for one in np.percentile(times, (10, 50, 90)))
     return Summary(len(times), median, min(times), tenth, ninetieth)
 
 
 def ratio(mine: Sequence[float], other: Sequence[float]) -> Ratio:
-    """How many times as long as the other one takes; each has one time per round."""
+    """The ratio of two contenders' times, of which each has one per round."""
     quotients = np.asarray(mine, np.float64) / np.asarray(other, np.float64)
     value = float(np.median(quotients))
     if len(quotients) < LEAST_FOR_INTERVAL:

@@ -1,9 +1,8 @@
-"""torch.compile as a contender: a model file and inputs in, something that runs one inference out.
+"""torch.compile as a contender: a model file and inputs in, a function that runs one inference out.
 
-Models come to PyTorch through onnx2torch, which reads weights only where they are stored and shapes
-only while it runs. Both would keep torch.compile from good code, or from any, so the model takes
-two steps more: ONNX Runtime folds what is constant before, and sizes, which are known for the
-given inputs, become numbers after.
+onnx2torch imports the model, but reads weights only where they are stored, and shapes only while it
+runs. Both would prevent torch.compile from generating good code, or any, so ONNX Runtime folds
+constants before, and sizes become constants for the given inputs after.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def ready_torch(task: Task) -> Ready:
 
 
 def torch_module(task: Task) -> tuple[Any, Any, list[Any]]:
-    """PyTorch, set to freeze weights, the model as a module without dynamic shapes, and inputs."""
+    """PyTorch, set to freeze weights, the model as a module with static shapes, and its inputs."""
     torch = package("torch", "pip install torch")
     with _perhaps_without_torchvision():
         install = "pip install --no-deps onnx2torch"
@@ -68,11 +67,10 @@ class _Absent(ModuleType):
 
 @contextmanager
 def _perhaps_without_torchvision() -> Iterator[None]:
-    """Let onnx2torch import torchvision where that is missing.
+    """Let onnx2torch be imported without torchvision.
 
-    It needs it for RoiAlign and NonMaxSuppression alone, and it is not to be had for every build of
-    PyTorch.
-    """
+    It needs torchvision for RoiAlign and NonMaxSuppression only, and not every build of PyTorch has
+    a torchvision."""
     if importlib.util.find_spec("torchvision") is not None:
         yield
         return
@@ -98,7 +96,7 @@ def _folded(task: Task) -> Path:
 
 
 def _with_static_shapes(torch: Any, module: Any, inputs: Sequence[Any]) -> Any:
-    """The module with numbers where it would read sizes and positions from tensors."""
+    """The module with constants for sizes and positions that it would read from tensors."""
     recorder = _recorder(torch, module)
     with torch.no_grad():
         recorder.run(*inputs)
@@ -122,7 +120,7 @@ def _with_static_shapes(torch: Any, module: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _fixed(kind: str, module: Any, operands: Sequence[Any], result: Any) -> tuple[Any, ...] | None:
-    """PyTorch's own name for what a module of onnx2torch did, and the numbers it did it with."""
+    """The PyTorch function of a module of onnx2torch, and its constant arguments."""
     match kind:
         case "OnnxReshape" | "OnnxSqueezeDynamicAxes" | "OnnxUnsqueezeDynamicAxes":
             return "reshape", tuple(result.shape)
@@ -136,7 +134,7 @@ def _fixed(kind: str, module: Any, operands: Sequence[Any], result: Any) -> tupl
 
 
 def _recorder(torch: Any, module: Any) -> Any:
-    """What runs the module and keeps each result."""
+    """An interpreter of the module that keeps each result."""
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -1,8 +1,7 @@
-"""The process of one contender: commands in on standard input, answers out on standard output.
+"""The process of a contender: commands on standard input, answers on standard output.
 
-Both are JSON, one object a line; tensors are files. `prepare` readies the contender and runs it
-once, `measure` runs it for a slice of time. Between commands the process waits for its input, and
-the one that started it stops it altogether.
+Both are JSON, one object per line; tensors are files. `prepare` prepares the contender and runs it
+once, `measure` runs it for a slice of time. Between commands the parent stops the process.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ def main() -> None:
 
 
 class _Worker:
-    """A contender, from `prepare` on."""
+    """A contender after `prepare`."""
 
     def __init__(self) -> None:
         self._infer: Infer | None = None
         self._seconds = 0.0  # that the last run took
 
     def obey(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Do what a command says; gives the rest of the answer."""
+        """Execute a command; gives the rest of the answer."""
         if command.pop("do") == "prepare":
             return self._prepare(**command)
         return self._measure(Slice(**command))
@@ -110,14 +109,14 @@ def _is_done(runs: int, seconds: float, portion: Slice) -> bool:
 
 
 def _take_over_stdout() -> IO[str]:
-    """Standard output for the answers alone: what packages print goes to standard error."""
+    """Reserve standard output for answers: output of packages goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
 
 
 def _end_with_parent() -> None:
-    """Die with the parent, however it dies: a stopped process would not notice otherwise."""
+    """Die with the parent: a stopped process would not notice its end."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

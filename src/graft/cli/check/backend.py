@@ -1,6 +1,6 @@
-"""`graft check --backend`: the name of a backend in, a verdict on it out.
+"""`graft check --backend`: a backend's name in, a verdict out.
 
-Graphs are made up for every pattern that the backend declares; what it accepts has to compile, run
+Graphs are generated for every pattern of the backend; those that it accepts have to compile, run
 and equal the reference.
 """
 
@@ -28,7 +28,7 @@ _HERE = "this process"  # the origin of backends that no package announces
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what checking a backend takes."""
+    """Declare the options for checking a backend."""
     group = parser.add_argument_group("checking a backend instead of a model")
     group.add_argument("--backend", metavar="NAME", help="test this backend")
     group.add_argument(
@@ -87,7 +87,7 @@ _CHILD = "import sys; from graft.cli.check.backend import child; sys.exit(child(
 
 
 def child(name: str, examples: str, seed: str, deadline: str, as_json: str, journal: str) -> int:
-    """The check itself, which notes every graph before it is tried."""
+    """The check in a child process, which records every graph before it is tried."""
     backend = backend_named(name, find_backends())
 
     def note(pattern: str, graph: Graph) -> None:

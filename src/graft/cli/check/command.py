@@ -1,7 +1,7 @@
-"""`graft check`: model and inputs in, the answer out to whether Graft agrees with ONNX Runtime.
+"""`graft check`: a model and inputs in; whether Graft agrees with ONNX Runtime out.
 
-First the outputs of the compiled model are compared. Where they differ, the next questions are
-whether the graph as imported differs too (if not, a pass is to blame), and at which node first.
+First the outputs of the compiled model are compared. If they differ, the first pass after which the
+graph differs is searched, or, if the imported graph differs already, the first node.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ EXAMPLES = """\
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
-    """One output, compared."""
+    """The comparison of one output."""
 
     name: str
     type: str
@@ -105,7 +105,7 @@ class OutputCheck:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check found; `blame` and `nodes` only where they were asked for or needed."""
+    """The result of a check; `blame` and `nodes` only if requested or needed."""
 
     path: Path
     peer: str
@@ -168,7 +168,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> Verdict:
-    """The verdict on the model that the options name, on the inputs that they say."""
+    """The verdict on the model and inputs of the options."""
     with status(f"importing {options.model.name}"):
         source = read_model(options.model, strict=options.strict_import)
         graph = import_source(source)
@@ -190,7 +190,7 @@ def _checked(options: argparse.Namespace) -> Verdict:
 
 
 def _reduce(options: argparse.Namespace) -> int:
-    """Reduce a model that does not pass; checks go through the same verdict."""
+    """Reduce a model that fails, by the same verdict."""
     reduction = reduce_failing(options, lambda one: _checked(one).outputs_agree)
     print_result(options.json, reduction.facts(), reduction.lines())
     return 0 if reduction.failure is None else 1
@@ -278,7 +278,7 @@ def _text(verdict: Verdict) -> Iterator[Block]:
 
 
 def _limits(outputs: Sequence[OutputCheck]) -> str:
-    """The tolerances that outputs are held to; where they differ, with the outputs' names."""
+    """The tolerances of outputs; with the outputs' names if they differ."""
     names: dict[Tolerance, list[str]] = {}
     for output in outputs:
         names.setdefault(output.tolerance, []).append(output.name)

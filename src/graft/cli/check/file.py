@@ -40,7 +40,7 @@ from graft.runtime.artifact import load as load_artifact
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
-    """One output: how far it is from what was expected, and how many elements are not finite."""
+    """The comparison of one output, and the number of its elements that are not finite."""
 
     name: str
     difference: Difference
@@ -49,7 +49,7 @@ class OutputCheck:
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """What came of a file; `incidents` are what went wrong in regions of other backends."""
+    """The result of a check; `incidents` are faults of other backends' regions."""
 
     path: Path
     against: Path | None
@@ -60,17 +60,17 @@ class FileVerdict:
 
     @property
     def same(self) -> bool:
-        """Whether the outputs are what they were compared with."""
+        """Whether the outputs agree with what they were compared with."""
         return all(one.difference.agrees for one in self.outputs)
 
     @property
     def agrees(self) -> bool:
-        """Whether the check has passed: nothing went wrong on the way, either."""
+        """Whether the check has passed: outputs agree, and there were no incidents."""
         return self.same and not self.incidents
 
 
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what checking a file takes."""
+    """Declare the options for checking a file."""
     group = parser.add_argument_group("checking a compiled file")
     group.add_argument(
         "--against",
@@ -126,7 +126,7 @@ def _graph(options: argparse.Namespace) -> Graph | None:
 
 
 def _require_same(runnable: Runnable, graph: Graph, model: Path) -> None:
-    """Refuse a model that the file was not compiled from, as far as names tell."""
+    """Refuse a model that the file was not compiled from, judging by names."""
     for kind, own, other in (
         ("inputs", [one.name for one in runnable.inputs], [one.name for one in graph.inputs]),
         ("outputs", list(runnable.output_names), list(graph.output_names)),

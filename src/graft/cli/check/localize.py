@@ -1,10 +1,9 @@
-"""Where two results begin to differ: the first node, or the first pass.
+"""Localises a difference: the first node, or the first pass.
 
-In go the imported graph and the peer that disagrees with it. Each value that has the name of an
-ONNX value is held against the peer's, in order, and from there on the peer's value is used: so each
-node is judged on the operands that the peer had, and rounding that has added up is not blamed on a
-node that did nothing wrong. The peer's values are fetched in portions, and dropped after their last
-use, so that memory stays bounded however large the model is.
+The imported graph is evaluated node by node. Each value with the name of an ONNX value is compared
+with the peer's, whose value is used from there on: so each node is judged on the peer's operands,
+and is not blamed for accumulated rounding. The peer's values are fetched in portions and dropped
+after their last use, so that memory is bounded for models of any size.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PORTION_VALUES = 512
 
 @dataclass(frozen=True, slots=True)
 class NodeDifference:
-    """How far a node's result is off, on the peer's operands."""
+    """The error of a node's result, on the peer's operands."""
 
     node: str
     operator: str
@@ -45,10 +44,9 @@ class NodeDifference:
 
 @dataclass(frozen=True, slots=True)
 class NodeComparison:
-    """How many values inside the model were compared, and the node that is off the most.
+    """The number of values compared, and the node with the largest error.
 
-    The first node that differs ends the comparison, and is then the one.
-    """
+    The comparison ends at the first node that differs."""
 
     compared: int
     largest: NodeDifference | None
@@ -64,7 +62,7 @@ NATIVE = "native code"
 
 @dataclass(frozen=True, slots=True)
 class PassBlame:
-    """The pass after which the outputs differ, though before it they did not."""
+    """The first pass after which the outputs differ."""
 
     name: str
     position: int
@@ -133,7 +131,7 @@ class _Walk:
     fetched: dict[str, Data] = field(default_factory=dict)
 
     def pairs(self) -> Iterator[tuple[Value, Data, Data]]:
-        """Each named value with what Graft and what the peer makes of the same operands."""
+        """Each named value as Graft and as the peer compute it from the same operands."""
         portions = _portions(self.named, _bindings(self.graph, self.feeds))
         portion_of = {value: portion for portion in portions for value in portion}
         values: dict[Value, Data] = {value: self.feeds[value.name] for value in self.graph.inputs}
@@ -148,7 +146,8 @@ class _Walk:
                     values.pop(value, None)
 
     def _step(self, node: Node, values: dict[Value, Data]) -> list[Data]:
-        """One node's results; the graph's inputs come along, since they bind its symbols."""
+        """The results of one node; the graph's inputs are passed, too, since they bind its
+        symbols."""
         inputs = tuple(dict.fromkeys((*self.graph.inputs, *node.args)))
         return evaluate(
             Graph("step", inputs, (node,), node.outputs), [values[value] for value in inputs]
@@ -163,7 +162,7 @@ class _Walk:
         return self.fetched.pop(value.name)
 
     def described(self, value: Value, difference: Difference) -> NodeDifference:
-        """What there is to say about the node that computes the value."""
+        """The facts about the node of a value."""
         position = self.named[value]
         node = self.nodes[position]
         defined = [output for inner in self.graph.nodes for output in inner.outputs]
@@ -173,7 +172,7 @@ class _Walk:
 
 
 def _named_values(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> Iterator[tuple[Value, int]]:
-    """The graph's values that stand for results of ONNX nodes, each with its node's position."""
+    """Values of the graph that are results of ONNX nodes, each with its node's position."""
     position_of = {name: at for at, node in enumerate(nodes) for name in node.output if name}
     returned = set(graph.outputs)
     for node in graph.nodes:
@@ -191,19 +190,19 @@ def _named_values(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> Iterator[tup
 
 
 def _within(node: Node, name: str) -> bool:
-    """Whether the graph's node comes from the ONNX node, or from within a function it calls."""
+    """Whether a node of the graph comes from the ONNX node, or from a function that it calls."""
     own = "" if node.location is None else node.location.node
     return own == name or own.startswith(f"{name}/")
 
 
 def _may_fetch(type_: Type) -> bool:
-    """Whether ONNX Runtime can hand the value over to NumPy."""
+    """Whether ONNX Runtime can return the value to NumPy."""
     element = type_.element if isinstance(type_, SequenceType) else type_
     return isinstance(element, TensorType) and element.dtype.numpy.kind != "V"
 
 
 def _portions(named: dict[Value, int], bindings: dict[str, int]) -> Iterator[tuple[Value, ...]]:
-    """Values to fetch at once: together they stay within bounds."""
+    """Groups of values to fetch together, of limited size."""
     portion: list[Value] = []
     nbytes = 0
     for value in sorted(named, key=lambda one: named[one]):
@@ -218,7 +217,7 @@ def _portions(named: dict[Value, int], bindings: dict[str, int]) -> Iterator[tup
 
 
 def _size(type_: Type, bindings: dict[str, int]) -> int:
-    """Bytes that a value takes; 0 where only the data decide."""
+    """Bytes of a value; 0 if they depend on data."""
     size = bytes_of(type_)
     if not isinstance(size, int) and size is not UNKNOWN:
         size = substitute(size, bindings)

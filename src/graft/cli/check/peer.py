@@ -1,8 +1,8 @@
-"""ONNX Runtime as the peer that results are compared with: a model and inputs in, values out.
+"""ONNX Runtime as the reference of checks: a model and inputs in, values out.
 
-Its graph optimisations are off, so that each node computes what the model says. ONNX Runtime is an
-optional package, and knows nothing of weights that are drawn from seeds: it gets the whole model,
-in memory or, where it is too large for one message, in a temporary folder.
+Its graph optimisations are off, so that each node is computed as the model says. It is an optional
+package, and does not know weights that are generated from seeds: it gets the whole model, in memory
+or, if too large for one message, in a temporary folder.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Peer:
     def values(
         self, names: Sequence[str], nodes: Sequence[onnx.NodeProto], feeds: Feeds
     ) -> dict[str, Data]:
-        """Values inside the main graph, computed by running only the given nodes."""
+        """Values inside the main graph, computed by these nodes only."""
         outputs = [onnx.ValueInfoProto(name=name) for name in names]
         part = sub_model(self.model, nodes, self.model.graph.input, outputs)
         return dict(zip(names, self._run(part, feeds), strict=True))

@@ -1,10 +1,10 @@
-"""The smallest model that still fails: a model, its inputs and a test in, less of all that out.
+"""Reduces failing models: a model, its inputs and a test in, the smallest failing model out.
 
-Any set of a model's nodes is a model of its own once the values that it reads from elsewhere are
-inputs, with the tensors that ONNX Runtime has there. So nodes are dropped by delta debugging
-(Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002), which finds a
-single culprit as fast as bisection does, and several that fail only together, too. Sizes come after
-that: extents that are equal, in inputs and weights alike, are made smaller together.
+Any set of a model's nodes is a model, if the values that it reads from elsewhere become inputs,
+with ONNX Runtime's tensors. Nodes are dropped by delta debugging (Zeller and Hildebrandt,
+"Simplifying and isolating failure-inducing input", 2002), which finds a single culprit as fast as
+bisection, and several that fail only together. After that, extents that are equal in inputs and
+weights are reduced together.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _MOST_PASSES = 3
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A whole model, and what it is run on."""
+    """A model and its inputs."""
 
     model: onnx.ModelProto
     feeds: Feeds
 
     @property
     def size(self) -> int:
-        """How many nodes it has."""
+        """The number of nodes."""
         return len(self.model.graph.node)
 
 
 @dataclass
 class Trials:
-    """A test that is asked a limited number of times, and says no after that."""
+    """A test that can be called a limited number of times, and is False after that."""
 
     fails: Callable[[Case], bool]
     most: int = MOST_TRIALS
@@ -65,8 +65,8 @@ class Trials:
 
 
 def reduce_case(case: Case, types: Mapping[str, Type], trials: Trials) -> Case:
-    """A case that fails as the given one does, with fewer nodes and smaller tensors; `types` are
-    those of values inside, by name."""
+    """A case that fails like this one, with fewer nodes and smaller tensors; `types` are the types
+    of its values by name."""
     if case.model.functions:
         inlined = replace(case, model=onnx.inliner.inline_local_functions(case.model))
         case = inlined if trials(inlined) else case
@@ -82,7 +82,7 @@ def reduce_case(case: Case, types: Mapping[str, Type], trials: Trials) -> Case:
 
 
 def ddmin(items: list[int], fails: Callable[[list[int]], bool]) -> list[int]:
-    """A part of the items that fails, and does not without any single one of them."""
+    """A part of the items that fails, and does not without any one of them."""
     granularity = 2
     while len(items) >= 2:
         size = -(-len(items) // granularity)
@@ -121,7 +121,7 @@ class _Parts:
         self._maker = {name: at for at, node in enumerate(self.nodes) for name in node.results}
 
     def before_each_output(self) -> Iterator[list[int]]:
-        """What each of the outputs depends on."""
+        """The nodes that each output depends on."""
         for info in self.whole.model.graph.output:
             yield self._behind([info.name])
 
@@ -137,7 +137,7 @@ class _Parts:
         return sorted(result)
 
     def case(self, indices: Sequence[int]) -> Case | None:
-        """The model of these nodes; None where its inputs cannot be had."""
+        """The model of these nodes; None if its inputs cannot be computed."""
         nodes = [self.nodes[at].proto for at in indices]
         own = {name for node in nodes for name in node.output}
         read: set[str] = set().union(*map(reads, nodes)) - {""}
@@ -158,7 +158,7 @@ class _Parts:
         return Case(sub_model(self.whole.model, nodes, inputs, infos), feeds)
 
     def _values(self, names: Sequence[str]) -> dict[str, Data]:
-        """What ONNX Runtime computes for values."""
+        """The values that ONNX Runtime computes."""
         missing = [name for name in names if name not in self.recorded]
         if missing:
             nodes = [self.nodes[at].proto for at in self._behind(missing)]
@@ -193,7 +193,7 @@ def element(data: Array) -> int:
 
 
 def shrink(case: Case, trials: Trials) -> Case:
-    """The case with known and smaller extents, as far as it fails all the same."""
+    """The case with static and smaller extents, as far as it still fails."""
     shaped = with_known_shapes(case)
     if shaped.model != case.model and trials(shaped):
         case = shaped
@@ -209,7 +209,7 @@ def shrink(case: Case, trials: Trials) -> Case:
 
 
 def with_known_shapes(case: Case) -> Case:
-    """The case with the extents of its data as those of its inputs."""
+    """The case with inputs of the shapes of its data."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     for info in model.graph.input:
@@ -222,7 +222,7 @@ def with_known_shapes(case: Case) -> Case:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Extents that become smaller: all that are equal, or one of an input."""
+    """A reduction of extents: of all equal ones, or of one axis of an input."""
 
     extent: int
     smaller: int
@@ -234,7 +234,7 @@ class _Change:
 
 
 def _changes(case: Case) -> Iterator[_Change]:
-    """What to try, the most first."""
+    """Reductions to try, the largest first."""
     tensors = {name: data for name, data in case.feeds.items() if isinstance(data, np.ndarray)}
     fed = Counter(extent for data in tensors.values() for extent in data.shape)
     weight_extents = {extent for tensor in case.model.graph.initializer for extent in tensor.dims}
@@ -255,7 +255,7 @@ def _smaller(extent: int) -> list[int]:
 
 
 def _resized(case: Case, change: _Change) -> Case | None:
-    """The case after a change; None where that changes nothing, or its shapes are not known."""
+    """The case after a change; None if it changes nothing."""
     changed = False
 
     def cut(name: str, array: Array) -> Array:

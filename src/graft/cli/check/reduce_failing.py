@@ -1,9 +1,9 @@
 """`graft check --reduce`: a model that fails in Graft in, the smallest one that still does out.
 
-Failing is whatever `graft check` would say: other numbers than ONNX Runtime's, an error, or the end
-of the process by a signal. What crashes is tried in processes of its own. Each smaller model has to
-fail in the same way: with the same error from the same function, or the same signal. The file that
-is written is checked once more, by the command that is printed.
+A failure is what `graft check` reports: results that differ from ONNX Runtime's, an error, or the
+end of the process by a signal. Models that crash are tried in separate processes. Each smaller
+model has to fail in the same way: with the same error from the same function, or the same signal.
+The written file is checked once more, by the command that is printed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PATIENCE = 600.0  # seconds that a process may take for one model
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What goes wrong: other numbers, an error (from a function), or a signal."""
+    """A failure: different results, an error (from a function), or a signal."""
 
     kind: str
     detail: str = ""
@@ -63,7 +63,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What is left of a model; nothing was done where there is no failure."""
+    """The result of reducing a model; without a failure nothing was done."""
 
     path: Path
     failure: Failure | None
@@ -97,7 +97,7 @@ class Reduction:
         )
 
     def facts(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The same as JSON."""
         return {
             "model": str(self.path),
             "agrees": self.failure is None,
@@ -166,7 +166,7 @@ def _folder(out: Path) -> Path:
 
 @dataclass
 class Judge:
-    """Whether smaller models fail as the whole one does."""
+    """Decides whether smaller models fail like the whole one."""
 
     options: argparse.Namespace
     tolerance: Tolerance
@@ -179,7 +179,7 @@ class Judge:
         return self.outcome(case) == self.failure
 
     def outcome(self, case: Case) -> Failure | None:
-        """What goes wrong with a case; nothing does where ONNX Runtime does not take it."""
+        """The failure of a case; None also if ONNX Runtime rejects it."""
         try:
             expected = Peer(onnxruntime(), case.model, None).run(case.feeds)
             graph = import_source(read_model(case.model, strict=self.options.strict_import))
@@ -206,7 +206,7 @@ class Judge:
         return result
 
     def options_for(self, case: Case, path: Path, files: dict[str, Path]) -> argparse.Namespace:
-        """The options that check a case, which lies in files, as it was judged."""
+        """The options to check a case in files as it was judged."""
         graph = import_source(read_model(case.model))
         wishes = self.wishes(graph)
         changed = {
@@ -224,7 +224,7 @@ class Judge:
 
 
 class CrashJudge(Judge):
-    """The same in processes of their own, which may end as they like."""
+    """The same in separate processes, which may crash."""
 
     def outcome(self, case: Case) -> Failure | None:
         with tempfile.TemporaryDirectory(prefix="graft-reduce-") as name:
@@ -239,7 +239,7 @@ class CrashJudge(Judge):
 
 
 def _judge(options: argparse.Namespace, case: Case) -> Judge:
-    """The judge for what goes wrong with the whole model, which it knows then."""
+    """The judge for the failure of the whole model."""
     with status(f"running {options.model.name} in ONNX Runtime"):
         Peer(onnxruntime(), case.model, None).run(case.feeds)  # what it does not take is an error
     with status(f"checking {options.model.name} in another process"):
@@ -257,7 +257,7 @@ def _judge(options: argparse.Namespace, case: Case) -> Judge:
 
 
 def crash(options: argparse.Namespace) -> Failure | None:
-    """The signal that ends a check in a process of its own, if one does."""
+    """The signal that ends a check in a separate process, if one does."""
     command = [sys.executable, "-m", "graft", *command_line(options)]
     try:
         process = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)
@@ -284,7 +284,7 @@ def _types(graph: Graph) -> dict[str, Type]:
 
 
 def _without_files(case: Case, judge: Judge, options: argparse.Namespace) -> Case | None:
-    """The case with the inputs that a check makes up, where it fails with these, too."""
+    """The case on generated inputs, if it fails on these, too."""
     graph = import_source(read_model(case.model))
     if graph.input_symbols:
         return None
@@ -297,7 +297,7 @@ def _without_files(case: Case, judge: Judge, options: argparse.Namespace) -> Cas
 
 
 def _with_types(case: Case) -> Case:
-    """The case with outputs that say what they are, as the rules of ONNX ask for."""
+    """The case with types of outputs, as ONNX requires."""
     results = Peer(onnxruntime(), case.model, None).run(case.feeds)
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
@@ -324,7 +324,7 @@ def _still_fails(
 
 
 def command_line(options: argparse.Namespace) -> list[str]:
-    """The arguments that `graft` reads as these options of `check`."""
+    """The arguments of `graft` that stand for these options of `check`."""
     words = ["check", str(options.model)]
     for file in options.inputs:
         words += ["--input", f"{file.name}={file.path}" if file.name else str(file.path)]
