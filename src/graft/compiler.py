@@ -21,7 +21,7 @@ from graft.byoc.measure import DEADLINE
 from graft.byoc.offload import Attachments
 from graft.byoc.plan import Plan
 from graft.module import Module, Placement
-from graft.passes.variant_sizes import VariantSizes, variant_sizes
+from graft.passes.variant_sizes import variant_sizes
 from graft.precision import with_precision
 from graft.program.variants import variant_name
 from graft.quantize.data import Data
@@ -77,8 +77,7 @@ def compile(
     - `target`: the backends to use, in any order; the host is always one of them.
     - `strict`: refuse to run any operator on the reference evaluator.
     - `threads`: threads of native code, and of backends that take a number; default one per core.
-    - `machine`: the machine to generate code for. A module for instructions that this machine lacks
-      can be saved, but neither run nor quantised here.
+    - `machine`: the machine to generate code for; another one's can be saved, but may not run here.
     - `accuracy`: "strict" rules out algorithms that trade accuracy for speed, such as Winograd's.
     - `precision`: "int8" quantises all layers that support it, "auto" those that pay off within
       `budget`; "bf16" and "fp16" compute in 16 bits what is faster so.
@@ -92,31 +91,22 @@ def compile(
 
     - `pins`: nodes that must run on a backend ("layer4/*=host") or must not ("conv1=!onednn").
     - `plan`: an earlier plan to repeat, instead of choosing one within `time_limit` seconds.
-    - `measure`: time every plan end to end, not only the chosen one, the host alone, and everything
-      offloaded. The fastest is kept in either case.
-    - `check`: compare every region with the host. A region that differs moves to the host; if it is
-      pinned, that is an error.
+    - `measure`: time all plans end to end, not only the chosen one, host-only and greedy.
+    - `check`: compare regions with the host; one that differs moves there (an error if pinned).
     - `fallback`: what happens if a region fails at run time: "host" re-runs it there (the default;
       if given explicitly, failing pinned regions move to the host, too), "error" raises.
-    - `deadline`: seconds that a call of a region may take; by default 60 at first, then 100 times
-      its longest run so far, at least 10.
-    - `verify`: "sample" compares the first runs and some later ones with the host, "always" all of
-      them, "off" none.
-    - `isolation`: "process" runs backends in processes of their own: all, or by name
-      ({"mynpu": "process"}).
+    - `deadline`: seconds for a call of a region (default: 60, then 100 × its longest run, >= 10).
+    - `verify`: the runs to compare with the host: "sample" (some), "always", or "off".
+    - `isolation`: "process" isolates backends in processes: all, or by name ({"mynpu": "process"}).
     """
     settings = Settings(threads, machine, Accuracy.named(accuracy), report)
     placing = {"pins": pins, "plan": plan, "measure": measure, "time_limit": time_limit}
-    guarding = {"policy": Policy(fallback or "host", deadline, verify), "check": check}
-    releases = fallback == "host"
-    options = compile_options(target, settings, isolation, **placing, **guarding, releases=releases)
+    policy, releases = Policy(fallback or "host", deadline, verify), fallback == "host"
+    guarding = {"policy": policy, "check": check, "releases": releases}
+    options = compile_options(target, settings, isolation, **placing, **guarding)
     optimized = _optimized(model, strict_import, report)
     optimized, options = with_precision(optimized, options, precision, data, budget)
-    sizes_wanted = variant_sizes(optimized.graph, shapes or {})
-    _refuse_contradictions(options, sizes_wanted)
-    general = link_fastest(place(optimized, options), options)
-    variants = _variants(optimized, sizes_wanted, options) if sizes_wanted.symbols else {}
-    return _module(general, sizes_wanted.symbols, variants, options, strict)
+    return _compiled(optimized, options, shapes or {}, strict)
 
 
 def compile_options(
@@ -168,22 +158,24 @@ def _optimized(model: Model, strict_import: bool, report: Progress) -> Optimized
     return optimize(model, report)
 
 
-def _refuse_contradictions(options: CompileOptions, variants: VariantSizes) -> None:
-    if options.plan is not None and variants.symbols:
+def _compiled(
+    optimized: Optimized,
+    options: CompileOptions,
+    shapes: Mapping[str, Sequence[int]],
+    strict: bool,
+) -> Module:
+    """A module of the general program and of those for the requested sizes."""
+    requested = variant_sizes(optimized.graph, shapes)
+    if options.plan is not None and requested.symbols:
         raise UserError("plan= is for one graph, and shapes= makes variants, each with its own")
-
-
-def _variants(
-    optimized: Optimized, wanted: VariantSizes, options: CompileOptions
-) -> dict[tuple[int, ...], Linked]:
-    """The programs for the requested sizes."""
+    general = link_fastest(place(optimized, options), options)
     variants = {}
-    for number, sizes in enumerate(wanted.sizes):
-        name = variant_name(wanted.symbols, sizes)
-        options.report(Stage("compiling variants", number + 1, len(wanted.sizes), name))
-        bound = optimized.bind(dict(zip(wanted.symbols, sizes, strict=True)))
+    for number, sizes in enumerate(requested.sizes if requested.symbols else ()):
+        name = variant_name(requested.symbols, sizes)
+        options.report(Stage("compiling variants", number + 1, len(requested.sizes), name))
+        bound = optimized.bind(dict(zip(requested.symbols, sizes, strict=True)))
         variants[sizes] = link_fastest(place(bound, options), options)
-    return variants
+    return _module(general, requested.symbols, variants, options, strict)
 
 
 def _module(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graft.base.callbacks import described
 from graft.base.errors import BackendError
@@ -18,9 +18,6 @@ from graft.cli.machine import describe
 from graft.cli.report import Block, print_result, section, table
 from graft.cli.terminal import BAD, GOOD, styled
 from graft.target.target import HOST, known_targets
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 DESCRIPTION = """\
 List the targets for `--target`: the backends of installed packages, found through the
@@ -62,22 +59,20 @@ def execute(options: argparse.Namespace) -> int:
 
 def _text(discovery: Discovery) -> Iterator[Block]:
     header = ("name", "version", "device", "from", "available")
+    backends = sorted(discovery.backends.items())
+    reasons = {name: reason for name, one in backends if (reason := missing(one))}
+    yes, no = styled("yes", GOOD), styled("no", BAD)
     rows = [
-        (name, one.version, device(one), discovery.origins[name], _available(one))
-        for name, one in sorted(discovery.backends.items())
+        (name, one.version, device(one), discovery.origins[name], no if name in reasons else yes)
+        for name, one in backends
     ]
     yield from table(rows, header)
-    lacking = [(name, missing(one)) for name, one in sorted(discovery.backends.items())]
-    reasons = [f"{name}: {reason}" for name, reason in lacking if reason]
     if reasons:
-        yield from section("What is missing or wrong", reasons)
+        lines = [f"{name}: {reason}" for name, reason in reasons.items()]
+        yield from section("What is missing or wrong", lines)
     if discovery.broken:
         lines = [f"{one.name} (from {one.origin}): {one.reason}" for one in discovery.broken]
         yield from section("What does not load", lines)
-
-
-def _available(backend: Backend) -> Text:
-    return styled("no", BAD) if missing(backend) else styled("yes", GOOD)
 
 
 def device(backend: Backend) -> str:
@@ -111,10 +106,11 @@ def _json(discovery: Discovery) -> dict[str, Any]:
                 "device": one.device,
                 "simulated": one.simulated,
                 "origin": discovery.origins[name],
-                "available": not missing(one),
-                "missing": missing(one) or None,
+                "available": not reason,
+                "missing": reason or None,
             }
             for name, one in sorted(discovery.backends.items())
+            for reason in [missing(one)]
         ],
         "broken": [
             {"name": one.name, "origin": one.origin, "reason": one.reason}
