@@ -134,7 +134,9 @@ def find_candidates(
             if scope.executions.count:
                 finder.accelerator(backend)
             else:
-                finder.refuse_all(backend, f"{scope} is never executed")
+                refused = Refused(backend.name, "", f"{scope} is never executed")
+                for node in finder.nodes:
+                    finder.refuse(node, refused)
         covered = {node for one in finder.candidates_by_key.values() for node in one.nodes}
         closed.update(node for node in covered if bodies_of(node))
         finder.host(timings or {})
@@ -180,16 +182,21 @@ class _Finder:
                 self.try_entry(backend, entry, node)
             predicate = predicate_of(backend.name, node.op.name)
             if predicate is not None:
-                refusal = _verdict(predicate, backend, node) or torn_units((node,), self.units)
-                self.take(backend, node.op.name, (node,), node.inputs, refusal)
+                self.try_node(backend, predicate, node)
             elif not offered:
                 reason = f"no pattern of {backend.name} ends in {node.op.name}"
                 self.refuse(node, Refused(backend.name, "", reason))
 
-    def refuse_all(self, backend: Backend, reason: str) -> None:
-        """Refuse every node."""
-        for node in self.nodes:
-            self.refuse(node, Refused(backend.name, "", reason))
+    def try_node(self, backend: Backend, predicate: Predicate, node: Node) -> None:
+        """Add a single node that a predicate accepts."""
+        refusal = _verdict(predicate, backend, node) or torn_units((node,), self.units)
+        refusal = refusal or self.pinned(backend.name, (node,))
+        if refusal is None:
+            self.add(backend.name, node.op.name, (node,), node.inputs)
+            return
+        refused = Refused(backend.name, node.op.name, refusal.reason)
+        self.refuse(node, refused)
+        self.refuse_match((node,), refused)
 
     def try_entry(self, backend: Backend, entry: Entry, node: Node) -> None:
         """Add every match of a pattern at a node that the backend accepts. If it accepts none, the
@@ -207,7 +214,7 @@ class _Finder:
             refusal = broken or self.why_not(backend, entry, asked)
             if refusal is None:
                 accepted.add(frozenset(nodes))
-                self.take(backend, entry.name, nodes, asked.operands, None)
+                self.add(backend.name, entry.name, nodes, asked.operands)
                 continue
             refused = Refused(backend.name, entry.name, refusal.reason)
             self.refuse_match(nodes, refused)
@@ -237,19 +244,16 @@ class _Finder:
                 )
 
     def why_not(self, backend: Backend, entry: Entry, asked: Match) -> Refusal | None:
-        nodes = asked.nodes
+        """The first refusal of a match by the pattern's check, predicates or the backend."""
+        refusal = None
         if entry.check is not None:
             what = f"the check of '{entry.name}' for {backend.name}"
-            refusal = ask(entry.check, asked, what, nodes[-1])
-            if refusal is not None:
-                return refusal
-        for node in nodes:
+            refusal = ask(entry.check, asked, what, asked.root)
+        for node in asked.nodes:
             predicate = predicate_of(backend.name, node.op.name)
             if predicate is not None:
-                refusal = _verdict(predicate, backend, node)
-                if refusal is not None:
-                    return refusal
-        return ask(backend.supports, asked, f"{backend.name}.supports", nodes[-1])
+                refusal = refusal or _verdict(predicate, backend, node)
+        return refusal or ask(backend.supports, asked, f"{backend.name}.supports", asked.root)
 
     def as_match(self, entry: Entry, nodes: tuple[Node, ...], matched: Matched) -> Match:
         inputs, outputs = borders(nodes, self.graph)
@@ -277,22 +281,16 @@ class _Finder:
                 result += [operand for operand in read if operand not in inside]
         return tuple(result)
 
-    def take(
+    def add(
         self,
-        backend: Backend,
+        backend: str,
         pattern: str,
         nodes: tuple[Node, ...],
-        operands: tuple[Value | None, ...],
-        refusal: Refusal | None,
+        operands: tuple[Value | None, ...] = (),
     ) -> None:
-        refusal = refusal or self.pinned(backend.name, nodes)
-        if refusal is not None:
-            refused = Refused(backend.name, pattern, refusal.reason)
-            self.refuse(nodes[-1], refused)
-            self.refuse_match(nodes, refused)
-            return
-        key = backend.name, frozenset(nodes)
-        self.candidates_by_key.setdefault(key, Candidate(backend.name, pattern, nodes, operands))
+        """Add a candidate, unless the backend has one of the same nodes."""
+        candidate = Candidate(backend, pattern, nodes, operands)
+        self.candidates_by_key.setdefault((backend, frozenset(nodes)), candidate)
 
     def refuse(self, node: Node, refused: Refused, is_answer: bool = False) -> None:
         """Add a refusal; a backend's answers about matches come before reasons why nothing
@@ -326,16 +324,12 @@ class _Finder:
                 return Refusal(f"%{value.name} inside the match is wanted outside: {who}")
         return None
 
-    def readers(self, node: Node) -> list[Node]:
-        return [user for value in node.outputs for user in self.graph.users.get(value, ())]
-
     def host(self, timings: Timings) -> None:
         """Add candidates of the host: all fusion groups, all single nodes, the parts of groups that
         accelerators leave, and the nodes that were timed as one kernel."""
         for nodes in (*self.host_pieces(), *self.kernels(timings)):
             if self.pinned(HOST_BACKEND, nodes) is None:
-                key = HOST_BACKEND, frozenset(nodes)
-                self.candidates_by_key.setdefault(key, Candidate(HOST_BACKEND, "fusion", nodes))
+                self.add(HOST_BACKEND, "fusion", nodes)
 
     def host_pieces(self) -> Iterator[tuple[Node, ...]]:
         covered = [frozenset(candidate.nodes) for candidate in self.candidates_by_key.values()]
@@ -396,8 +390,9 @@ class _Finder:
             while stack:
                 node = stack.pop()
                 piece.add(node)
-                sources = [self.graph.producers.get(value) for value in node.args]
-                near = [*self.readers(node), *(s for s in sources if s is not None)]
-                stack += [other for other in near if other in left and other not in piece]
+                near = [self.graph.producers.get(value) for value in node.args]
+                for value in node.outputs:
+                    near += self.graph.users.get(value, ())
+                stack += [n for n in near if n is not None and n in left and n not in piece]
             yield self.in_order(list(piece))
             left = [node for node in left if node not in piece]

@@ -152,22 +152,25 @@ def backend_of(module: str, name: str, variant: str, arguments: str) -> Backend:
     return _instantiate(module, name, variant, arguments)
 
 
+def _question(message: Message) -> tuple[Backend, Graph]:
+    """The backend and the region of a message."""
+    reference, facts = message.facts
+    return backend_of(*reference), unpack_graph(Message(facts, message.blobs))
+
+
 def _price(message: Message) -> Message:
-    reference, graph = message.facts
-    cost = declared(backend_of(*reference), unpack_graph(Message(graph, message.blobs)))
+    cost = declared(*_question(message))
     return Message(cost and [cost.seconds, cost.source.value, cost.spread])
 
 
 def _workspace(message: Message) -> Message:
-    reference, graph = message.facts
-    region = unpack_graph(Message(graph, message.blobs))
-    return Message(backend_of(*reference).workspace(region))
+    backend, region = _question(message)
+    return Message(backend.workspace(region))
 
 
 def _compile(message: Message) -> Message:
-    reference, graph = message.facts
-    region = unpack_graph(Message(graph, message.blobs))
-    return Message(None, [backend_of(*reference).code(region)])
+    backend, region = _question(message)
+    return Message(None, [backend.code(region)])
 
 
 def _load(message: Message) -> Message:

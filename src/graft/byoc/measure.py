@@ -157,6 +157,11 @@ class UnrunnableError(Exception):
         super().__init__(message)
         self.in_time = in_time
 
+    @classmethod
+    def of(cls, error: BaseException) -> UnrunnableError:
+        """The error that a backend has raised, or its timeout, in words."""
+        return cls(described(error), not isinstance(error, TimeoutError))
+
 
 def timed_region_of(
     backend: Backend,
@@ -177,9 +182,8 @@ def timed_region_of(
     if cost is None:
         try:
             cost = time_region(backend, region, deadline, threads)
-        except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
-            in_time = not isinstance(error, TimeoutError)
-            raise UnrunnableError(described(error), in_time) from error
-        if cost.spread <= _KEPT * cost.seconds:  # else somebody else may be lucky another time
+        except (Exception, SystemExit) as error:  # a plug-in may raise anything
+            raise UnrunnableError.of(error) from error
+        if cost.spread <= _KEPT * cost.seconds:  # else a later measurement may be more precise
             store.put(key, cost)
     return cost

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from graft.base.callbacks import described
 from graft.base.errors import warn_user
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.boundary import wished
@@ -199,9 +198,8 @@ def _asked(backend: Backend, question: Callable[[Graph], T], region: Graph, pric
     formed = wished(region, backend.limits)
     try:
         return bounded(backend, pricing.deadline, lambda: question(formed))
-    except (Exception, SystemExit) as error:  # whatever a plug-in raises is its own affair
-        in_time = not isinstance(error, TimeoutError)
-        raise UnrunnableError(described(error), in_time) from error
+    except (Exception, SystemExit) as error:  # a plug-in may raise anything
+        raise UnrunnableError.of(error) from error
 
 
 def roofline(backend: Backend, region: Graph) -> Cost:

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -310,8 +310,8 @@ def _json(summary: Summary) -> dict[str, Any]:
         "nodes": len(model.graph.node),
         "operators": dict(summary.operators.most_common()),
         "parameters": {"count": summary.parameters.count, "bytes": summary.parameters.bytes},
-        "inputs": [_argument_json(one) for one in summary.inputs],
-        "outputs": [_argument_json(output) for output in summary.outputs],
+        "inputs": list(map(asdict, summary.inputs)),
+        "outputs": list(map(asdict, summary.outputs)),
         "importable": summary.error is None,
         "imported": None if summary.imported is None else _imported_json(summary.imported),
         "obstacles": [
@@ -325,10 +325,6 @@ def _json(summary: Summary) -> dict[str, Any]:
         ],
         "error": None if summary.error is None else _error_json(summary.error),
     }
-
-
-def _argument_json(argument: Argument) -> dict[str, Any]:
-    return {"name": argument.name, "type": argument.type, "dynamic": list(argument.dynamic)}
 
 
 def _imported_json(imported: Imported) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError, UserError
 from graft.byoc.annotate import tables_of
 from graft.byoc.boundary import in_wished_form
-from graft.byoc.candidates import Candidate
+from graft.byoc.candidates import Candidate, placeable
 from graft.byoc.contract import Backend, Match, PatternTable
 from graft.byoc.formats.operands import unfit
 from graft.byoc.region import region_graph
@@ -138,8 +138,7 @@ def with_calls(region: Graph, backend: Backend) -> Graph:
     """A region with each match of the backend's patterns as one `composite` node.
 
     Its operands are those of the match, in order, and its label is the pattern's name."""
-    nodes = [node for node in region.nodes if not _is_constant(node)]
-    calls = pieces_of(region, nodes, backend)
+    calls = pieces_of(region, placeable(region), backend)
     composites = {call.nodes[-1]: _composite(call, region) for call in calls}
     inside = {node for call in calls for node in call.nodes}
     # A call stands where its last node does, which makes all that others read of it.
@@ -159,17 +158,13 @@ def _composite(call: Candidate, region: Graph) -> Node:
 
 def json_blob(region: Graph) -> bytes:
     """A region as a JSON graph, in which a `composite` is a node of its label's name."""
-    constants = {n.output.name: n.attrs.value.array for n in region.nodes if _is_constant(n)}
+    constants = {value.name: literal.array for value, literal in region.constants.items()}
     description = {
         "inputs": [_tensor(value) for value in region.inputs],
-        "nodes": [_node(node) for node in region.nodes if not _is_constant(node)],
+        "nodes": [_node(node) for node in placeable(region)],
         "outputs": [value.name for value in region.outputs],
     }
     return pack(description, constants)
-
-
-def _is_constant(node: Node) -> bool:
-    return node.op.name == "constant"
 
 
 def _tensor(value: Value) -> dict[str, Any]:
@@ -194,9 +189,8 @@ def _node(node: Node) -> dict[str, Any]:
 
 def _parts(body: Graph) -> dict[str, Any]:
     """The nodes of a call, and the attributes on which they agree."""
-    nodes = [node for node in body.nodes if not _is_constant(node)]
-    parts = [_node(node) for node in nodes]
-    disputed = _conflicting_attrs(nodes)
+    parts = [_node(node) for node in placeable(body)]
+    disputed = _conflicting_attrs(placeable(body))
     every = [(name, value) for part in parts for name, value in part["attrs"].items()]
     return {"attrs": dict(one for one in every if one[0] not in disputed), "parts": parts}
 
