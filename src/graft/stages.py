@@ -194,7 +194,7 @@ def partition_graph(graph: Graph, options: CompileOptions) -> Partition:
         report(Stage("timing the model on the host"))
         try:
             in_place = host.time_groups(graph, inputs)
-        except GraftError as error:  # numbers that nobody chose may be none that it takes
+        except GraftError as error:  # the model may reject generated inputs
             reason = f"its prices are estimates: {error}"
             report(Stage("timing the model on the host", detail=reason))
     store = PriceStore(default_folder() / PRICES, host.machine_key)

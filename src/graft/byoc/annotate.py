@@ -56,7 +56,7 @@ def register_op_attr(op_name: str, attr: str) -> Callable[[Predicate], Predicate
     backend = attr.removeprefix(_PREFIX)
     if not attr.startswith(_PREFIX) or not backend:
         raise UserError(f"'{attr}' names no backend", hint=f"write '{_PREFIX}<backend>'")
-    OPS.get(op_name)  # a misspelt operator is an error here, not silence later
+    OPS.get(op_name)  # so that a misspelt operator is an error
 
     def register(predicate: Predicate) -> Predicate:
         _PREDICATES[backend, op_name] = predicate

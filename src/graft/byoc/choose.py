@@ -32,8 +32,8 @@ from graft.byoc.problem import (
 from graft.byoc.schedule import schedule_apart
 
 TIME_LIMIT = 10.0
-_CLOSE = 1e-7  # relative difference that counts as none
-_REASON_SECONDS = 2.0  # to find out why there is no placement
+_CLOSE = 1e-7  # relative tolerance
+_REASON_SECONDS = 2.0  # to find the reason why there is no placement
 
 
 def choose(
@@ -52,7 +52,7 @@ def choose(
         result = _solve_in_rounds(problem, result, deadline, overflow)
     if result.choice is None:
         raise ValueError(f"no placement was found: {_why_none(problem)}")
-    # prices are never negative, so that nothing is a bound even where time was too short for one
+    # prices are not negative, so 0 is a bound if the solver found none in time
     bound = max(0.0, min(result.bound, result.choice.seconds))
     return replace(result.choice, bound=bound, method="exact")
 
@@ -67,7 +67,9 @@ class _Result:
         return self.choice is not None and self.bound >= self.choice.seconds * (1 - _CLOSE)
 
 
-_Overflow = list[tuple[Peak, tuple[int, ...]]]  # regions that are too large, and all stages
+_Overflow = list[
+    tuple[Peak, tuple[int, ...]]
+]  # regions that are too large, and the stages of all nodes
 
 
 def _solve_sites(problem: Problem, deadline: float, overflow: _Overflow) -> _Result:

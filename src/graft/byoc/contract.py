@@ -147,7 +147,7 @@ class Backend:
     limits: Limits = Limits()
     simulated: bool = False  # prices and profile are a model's, and are labelled so
     priced_by: str = ""  # the tool and clock that declared prices come from, for `explain`
-    prices_regions: bool = False  # a region's price is not the sum of its candidates': ask for it
+    prices_regions: bool = False  # `price` whole regions, too: not the sum of candidates
     isolation: str = "none"  # "process": all but patterns and predicates in one of its own
     keeps_deadlines: bool = False  # it answers or raises in time by itself
     has_variants: bool = False  # the target `family:device` is the class on the string "device"

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import numpy as np
 
-# Arithmetic that a core needs some milliseconds for, in memory of its own.
-_NUMBERS, _TURNS = 8192, 60
-# Of the cores that were asked for, what there has to be.
+# Arithmetic that takes a core some milliseconds, in memory of its own.
+_NUMBERS, _ITERATIONS = 8192, 60
+# The share of the requested cores that counts as all of them.
 _ENOUGH = 0.8
 _PAUSE_SECONDS = 0.5
 _ATTEMPTS = 3
@@ -44,7 +44,7 @@ def _busy_seconds(threads: int) -> float:
 def _work() -> None:
     numbers = np.linspace(0.0, 1.0, _NUMBERS)
     results = np.empty_like(numbers)
-    for _ in range(_TURNS):
+    for _ in range(_ITERATIONS):
         np.sin(numbers, results)
 
 

@@ -27,9 +27,9 @@ from graft.byoc.problem import (
 )
 
 MOST_FLIPS = 10
-_TOTAL_SECONDS = 4.0  # for all flips together
+_TOTAL_SECONDS = 4.0  # for all flips
 _FLIP_SECONDS = 1.0  # for one
-_MOST_PER_KIND = 5  # nodes brought to accelerators, nodes and regions moved to the host
+_MOST_PER_KIND = 5  # moves to accelerators, of regions, and of nodes to the host
 NOTHING = 1e-12
 
 
@@ -101,7 +101,7 @@ def _distinct(ranked: Sequence[Flip]) -> list[Flip]:
     return result
 
 
-_Move = tuple[str, tuple[int, ...], int]  # label of a whole region or "", nodes, where to
+_Move = tuple[str, tuple[int, ...], int]  # label of a region or "", nodes, site
 
 
 def _worth_a_look(problem: Problem, choice: Choice, here: Sequence[int]) -> list[_Move]:

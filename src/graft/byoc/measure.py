@@ -31,15 +31,15 @@ from graft.runtime.supervise import within
 
 T = TypeVar("T")
 
-PATIENCE = 5.0  # seconds that this process waits in all for cores that others use
+PATIENCE = 5.0  # seconds for which this process waits for busy cores, in total
 WATCH = Watch(len(os.sched_getaffinity(0)), PATIENCE)
 
 PRECISION = 0.03  # half the interval, as a share of the median
 BUDGET = 0.3  # seconds for one price
 RACE_BUDGET = 1.0  # seconds for each contender of a race
-DEADLINE = 60.0  # seconds after which a backend is given up that does not answer
+DEADLINE = 60.0  # seconds for a call of a backend
 _FEWEST = 5
-_KEPT = 0.1  # the spread, as a share, of a price that is worth keeping
+_KEPT = 0.1  # the largest relative spread of a price that is stored
 
 
 def timed(run: Callable[[], object], budget: float | None = None) -> Cost:
@@ -126,7 +126,7 @@ def time_region(
     """The time of a region on a backend, without transfers; raises TimeoutError where the backend
     does not answer."""
     run = bounded(backend, deadline, lambda: _tried(backend, region, threads))
-    # by the thread that will run it, which matters to some libraries
+    # timed on the thread that has run it once, which matters to some libraries
     seconds = deadline + BUDGET + PATIENCE
     return bounded(backend, seconds, lambda: WATCH.measured(lambda: timed(run)))
 

@@ -37,8 +37,8 @@ class RegionCuts:
         """Cut off a choice with a region that is too large; False if no region cut does, since
         parts of the region are not connected."""
         region = _Region(self.model, peak, stages)
-        # the nearest ones that are too much together: the fewer nodes and edges a row depends on,
-        # the fewer ways there are around it
+        # the nearest reasons that exceed memory together: the fewer nodes and edges a row depends
+        # on, the fewer ways there are around it
         reasons = sorted(region.reasons(), key=lambda reason: len(reason[2]))
         sizes = accumulate(size for _, size, _ in reasons)
         room = (peak.space.capacity or 0) - peak.constants
@@ -204,7 +204,7 @@ class StageCuts:
         moments = {buffer.stage for buffer in peak.values}
         moments |= {peak.workspace[1]} if peak.workspace else set()
         if not moments:
-            return  # constants are limited anyway
+            return  # constants have rows of their own
         first, last = min(moments), max(moments)
         for shift in range(
             -(first // self.model.count) * self.model.count,
@@ -239,7 +239,7 @@ class StageCuts:
         is_made = maker is not None and self.model.is_in(stages[maker], peak.space, form)
         if buffer.is_inside:
             assert maker is not None
-            around = {maker, max(flow.ends)}  # at a border it would count as well
+            around = {maker, max(flow.ends)}  # if it crossed the border, it would be in memory, too
             return self.all_of([positions[node].at(then) for node in around])
         if maker is not None and is_made and stages[maker] == now:
             if flow.leaves:

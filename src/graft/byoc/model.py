@@ -30,7 +30,7 @@ class Model:
         self.problem, self.rounds = problem, rounds
         self.count = len(problem.sites)
         self.stages = range(max(rounds, 1) * self.count)
-        # prices in units of a thousandth of the whole keep clear of the solver's tolerances
+        # in units of a thousandth of the total, prices are well above the solver's tolerances
         self.unit = sum(option.seconds for option in problem.options) / 1e3 or 1.0
         self.programme = Programme()
         ordered = problem if rounds else replace(problem, flows=())
@@ -222,7 +222,7 @@ class Model:
                 if sizes[node] and k % self.count in space.sites
             ]
             self.programme.at_least_zero(minus({self.held[space]: 1.0}, plus(constants)))
-            most = sum(sizes)  # rows that hold anyway would only cost time
+            most = sum(sizes)  # redundant rows would only cost time
             for terms in self.at_nodes(space).values():
                 if most + sum(terms.values()) > space.capacity:
                     self.within(space, terms)

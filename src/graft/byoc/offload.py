@@ -29,7 +29,7 @@ from graft.runtime.regions import Policy, Region, RegionWarning, incidents_of
 
 Planned = Sequence[tuple[str, Sequence[Node]]]  # backend and nodes, in order
 
-_SPLITS = 32  # how often the regions of a plan may be tried again in parts
+_SPLITS = 32  # splits of failed regions per plan
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Attachments:
             number = numbers.setdefault(region.key, len(numbers))
             code, fallback = f"region {number}", f"region {number} on the host"
             codes.setdefault(code, region.blob)
-            # to fall back on, and to compare with
+            # for fallback and comparison
             has_host = self.policy.fallback == "host" or self.policy.verify != "off"
             if has_host and fallback not in codes:
                 codes[fallback] = self.host.compile(region.body)

@@ -46,7 +46,7 @@ def _in_one_graph(graph: Graph, regions: _Labelled) -> Graph:
         region_nodes.update(dict.fromkeys(nodes, node))
         planned.append(node)
     units = tuple(dict.fromkeys(region_nodes.get(node, node) for node in graph.nodes))
-    # first everything else that can run, then the next region: a plan's order where that is one
+    # regions as late as possible: this keeps the plan's order, if that is executable
     rank = {node: number for number, node in enumerate((*units, *planned))}
     order = [node for node in _in_order(units, rank) if node.op.name == "region"]
     result = _in_order(units, {node: number for number, node in enumerate(units)}, order)
@@ -62,7 +62,7 @@ def region_node(graph: Graph, backend: str, nodes: Sequence[Node], label: str) -
     """The node for a region."""
     inputs, outputs = borders(nodes, graph)
     body = region_graph(nodes, graph, label)
-    # the body's results are values of its own, the graph's go on being the graph's
+    # the body has values of its own; the region node defines the graph's
     attrs = {"body": body, "label": label, "backend": backend}
     return make_node("region", inputs, outputs, nodes[-1].location, **attrs)
 

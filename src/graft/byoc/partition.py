@@ -74,7 +74,7 @@ def partition(
     choice, choices = _settled(wholes, prices, alternatives, options)
     best = min((choice, *choices, *alternatives.values()), key=wholes.seconds)
     placement = wholes.priced(wholes.refined(prices, best))
-    # what is proven is proven at the prices that the plan shows
+    # the bound has to hold at the prices that the plan shows
     starts = repriced(placement.problem, best)
     bound = min(_chosen(placement, [starts], options).bound, starts.seconds)
     method = LIMITED if result.limits_hit else choice.method
@@ -209,9 +209,9 @@ class _Wholes:
         for name, nodes, options in regions(self.placement, choice):
             members = [self.placement.priced[option] for option in options]
             declared = [member.cost.source is Source.DECLARED for member in members]
-            # what a backend declares is not measured, neither by itself nor in a region
+            # declared prices are not measured, neither of candidates nor of regions
             is_asked = all(declared) and self._backends[name].prices_regions
-            if len(members) == 1:  # its price may be a share of a larger region by now
+            if len(members) == 1:  # its refined price, which may be a share of a larger region's
                 whole: float | None = members[0].cost.seconds
             else:
                 is_final = any(declared) and not is_asked

@@ -34,8 +34,8 @@ from graft.target.target import host_target
 
 _HEAVY = (Kind.ANCHOR, Kind.REDUCTION, Kind.OPAQUE)
 
-_PER_NODE = 1e-6  # nothing is for nothing
-# What a control-flow node takes by itself, where its bodies' nodes have prices of their own.
+_PER_NODE = 1e-6  # seconds, so that no node is free
+# The price of a control-flow node itself, whose bodies' nodes have prices of their own.
 _ENTERING = Cost(_PER_NODE, Source.ROOFLINE)
 
 T = TypeVar("T")
@@ -49,10 +49,10 @@ class Pricing:
     in_place: Mapping[str, Cost]  # value that a fusion group makes -> what that takes
     store: PriceStore | None = None  # None: nothing is measured
     report: Progress = quietly
-    deadline: float = DEADLINE  # seconds that a backend has for an answer
+    deadline: float = DEADLINE  # seconds for a call of a backend
     threads: int | None = None  # that the user allows
-    # What backends have declared, by their names and the structure of regions: vendors' compilers
-    # take long to answer, and networks repeat themselves. Placements may share it.
+    # Declared prices by backend and structure of regions: vendors' compilers are slow, and networks
+    # repetitive. Placements may share it.
     declared: dict[str, Cost | None] = field(default_factory=dict, compare=False)
 
 
@@ -101,7 +101,7 @@ class _Trials:
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
-        self._silent: set[str] = set()  # backends that did not answer once, and would not again
+        self._silent: set[str] = set()  # backends that did not answer in time once
         self._failed: dict[tuple[str, str], list[str]] = {}  # backend and reason -> regions
 
     def price(self, backend: Backend, region: Graph, label: str) -> Cost | str:

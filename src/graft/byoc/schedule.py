@@ -16,7 +16,7 @@ from functools import cached_property
 from graft.byoc.memory import region_bytes
 from graft.byoc.problem import HOST, Problem
 
-_MOST_STATES = 64  # orders that are kept side by side
+_MOST_STATES = 64  # partial orders in the beam
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ ASSUMED_EXTENT = 100
 
 
 class Amounts(NamedTuple):
-    """Work in plain numbers."""
+    """Amounts of work as numbers."""
 
     macs: int
     flops: int

@@ -31,7 +31,7 @@ from graft.runtime.spaces import with_transfers
 
 T = TypeVar("T")
 
-_EVALUATED = 2e7  # operations of a region that is also compared with the evaluator
+_EVALUATED = 2e7  # most operations of a region that is also compared with the evaluator
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class RegionCompiler:
         self._host, self._check, self._deadline = host, check, deadline
         self._threads = threads
         self._outcomes: dict[str, CompiledRegion | Failure] = {}
-        self._silent: dict[str, Failure] = {}  # backends that did not answer once
+        self._silent: dict[str, Failure] = {}  # of backends that did not answer in time once
 
     def compile(
         self, node: Node, backend: Backend, nodes: Sequence[Node]
@@ -93,7 +93,7 @@ class RegionCompiler:
             )
         outcome = self._outcomes[key]
         if isinstance(outcome, Failure):
-            if not outcome.in_time:  # what hangs once would hang again, each time for the deadline
+            if not outcome.in_time:  # it would take the whole deadline each time
                 self._silent[backend.name] = outcome
             return outcome
         return replace(outcome, label=node.attrs.label, body=body, nodes=tuple(nodes))
@@ -110,7 +110,7 @@ class RegionCompiler:
             problem = self._difference(body, backend, runner) if self._check else ""
         except GraftError as error:
             return Failure(error.message)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the plug-in's affair
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a plug-in may raise anything
             return Failure(described(error), not isinstance(error, TimeoutError))
         if problem:
             return Failure(problem)

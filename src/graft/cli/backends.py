@@ -87,7 +87,7 @@ def missing(backend: Backend) -> str:
     patterns."""
     try:
         lacking = backend.missing()
-    except Exception as error:  # noqa: BLE001  whatever a plug-in raises is its own affair
+    except Exception as error:  # noqa: BLE001  a plug-in may raise anything
         return f"it cannot say: {described(error)}"
     if not lacking:
         try:

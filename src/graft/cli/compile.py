@@ -175,7 +175,7 @@ def _check_emit(options: argparse.Namespace) -> None:
 
 def _saved(options: argparse.Namespace) -> SavedFile:
     start = time.perf_counter()
-    # Only those who want to hear of the passes need them apart from the rest.
+    # With --verbose, passes run here, so that they can be reported.
     with _progress(options):
         imported = _imported(options)
         model = _optimized(imported, options) if options.verbose else imported

@@ -115,7 +115,7 @@ def dump(
 ) -> Dump:
     """Compile the model with the values as outputs, run it on the same inputs, and write them."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what there is to say was said of the plain model
+        warnings.simplefilter("ignore")  # the plain model's import has shown them
         marked = import_source(with_outputs(wish.source, [value.name for value in wish.values]))
     module, optimized = _compiled(marked, options, plain), optimize(Imported(marked)).graph
     with status(f"running {options.model.name} with all of that as outputs"), spoken_warnings():

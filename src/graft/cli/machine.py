@@ -16,7 +16,7 @@ from graft.cli.report import Block, counted, paragraph, section, table
 from graft.target.calibrate import BETWEEN_CORES, MEASURED, SYSTEM, KnownMachine
 from graft.target.target import HOST, Target, TargetError, host_machine, host_target, named_target
 
-# What is reckoned from other numbers is as sure as the least sure of them.
+# A number computed from others has the least reliable of their sources.
 _TRUST = (SYSTEM, MEASURED)
 
 
@@ -147,7 +147,7 @@ def _binary(size: int) -> str:
 # What x86 processors call their vectors of so many bits.
 _X86_VECTORS = {128: "SSE", 256: "AVX2", 512: "AVX-512"}
 
-# Of the cores' time, what other work may take before it is worth a warning.
+# The share of the cores' time that other work may take without a warning.
 _QUIET = 0.25
 
 
@@ -160,7 +160,7 @@ class Machine:
     cores: int
     system: str
     python: str
-    load: float  # processes that wanted a core, averaged over the last minute
+    load: float  # runnable processes, averaged over the last minute
 
     def __str__(self) -> str:
         name = f"{self.processor} with {self.vectors}" if self.vectors else self.processor

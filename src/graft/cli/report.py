@@ -20,7 +20,7 @@ from graft.base.dims import AnyDim, IndexExpr, symbols_of
 from graft.base.names import LONGEST_LINE, printable
 from graft.cli.terminal import HEADER, TITLE, UNLIMITED, console, styled
 
-# What runs compiled files reports, too, and has no compiler.
+# `graft run` of a compiled file imports this module without the compiler.
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
@@ -43,7 +43,7 @@ class Line:
     text: str
     style: str = ""
     most: int = UNLIMITED
-    wraps: bool = True  # commands do not: whoever copies one wants it whole
+    wraps: bool = True  # not commands, which users copy
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text

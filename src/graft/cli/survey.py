@@ -97,7 +97,7 @@ def obstacles(source: Source) -> list[Obstacle]:
     except GraftError:
         return []  # no single node is the cause; the importer reports it
     look.at_nodes(model.graph.node, "", opsets)
-    source.leniency.locations.clear()  # the importer has told them
+    source.leniency.locations.clear()  # the importer has reported them
     return look.obstacles
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 TITLE, HEADER, GOOD, BAD, WARNING = "bold", "cyan", "green", "bold red", "yellow"
-_LEAST_WIDTH = 20  # a terminal with less, or none at all, is taken to have this many columns
+_LEAST_WIDTH = 20  # columns assumed for narrower terminals
 UNLIMITED = 1_000_000  # columns of what is no terminal
 _MARKS = {"error": BAD, "internal error": BAD, "warning": WARNING}
 
@@ -61,14 +61,14 @@ def mark(kind: str) -> str:
     """The beginning of a message on standard error."""
     text = f"graft: {kind}:"
     if not sys.stderr.isatty() and not os.environ.get("FORCE_COLOR"):
-        return text  # without waiting for Rich
+        return text  # importing Rich takes time
     target = console(sys.stderr)
     with target.capture() as captured:
         target.print(styled(text, _MARKS.get(kind, "")), end="")
     return captured.get()
 
 
-QUIET_SECONDS = 1.0  # before anything is said, and between lines
+QUIET_SECONDS = 1.0  # before the first line, and between lines
 _REFRESH_SECONDS = 0.1
 _BAR_WIDTH, _WIDTH_WITH_BAR = 20, 80  # columns; narrower terminals have the share in words
 
@@ -110,7 +110,7 @@ def _is_live(stream: TextIO) -> bool:
 
 def _print_stages(work: _Work, stream: TextIO, done: threading.Event) -> None:
     last = None
-    with suppress(OSError, ValueError):  # who does not listen any more misses nothing
+    with suppress(OSError, ValueError):  # the stream may be closed
         while not done.wait(QUIET_SECONDS):
             if work.stage.name != last:
                 last = work.stage.name

@@ -17,7 +17,7 @@ PRECISIONS = (FLOAT, HALF, BRAIN, *INTEGERS, AUTO)
 # Precisions that only round: they need no samples to calibrate on.
 HALVES: Mapping[str, DType] = {HALF: DType.FLOAT16, BRAIN: DType.BFLOAT16}
 DEFAULT_BUDGET = 0.05
-_WIDE = 0.03  # a margin that users are told of
+_WIDE = 0.03  # a margin that is reported
 
 
 @dataclass(frozen=True, slots=True)

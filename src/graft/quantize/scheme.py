@@ -54,7 +54,7 @@ class Scheme:
 
 
 BYTES = Scheme()
-# By the name of a precision, what is used where no target says what it wants.
+# The scheme of a precision if no target requires one.
 DEFAULTS = {
     one.name: one
     for one in (BYTES, Scheme(DType.INT16, symmetric=True), Scheme(weights=DType.INT4))

@@ -108,7 +108,7 @@ def inexpressible(node: Node) -> str:
     return results.reason if isinstance(results, Unexpressed) else ""
 
 
-# What compilers said of regions, by the hash of these with their constants; empty: compiled.
+# Compilers' reasons against regions, by the hash of these with their constants; empty: compiled.
 _REASONS: WeakKeyDictionary[Backend, dict[str, str]] = WeakKeyDictionary()
 
 

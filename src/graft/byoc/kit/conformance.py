@@ -31,12 +31,12 @@ from graft.rewrite.pattern import Formula, is_op, operators_in
 
 COMBINED = "combined"
 EXAMPLES = 20
-_FAILURES = 3  # of one pattern, after which it is left alone
+_FAILURES = 3  # of one pattern, after which it is not tried further
 _STUBBORN = 8  # times as many examples for a pattern that accepts few of them
-_HOPELESS = 100  # examples after which a pattern that accepts none is given up
-_SYMBOLIC = 3  # every so many examples have an axis of an extent that is not known
-_ODD = 6  # every so many examples are of another type than float32, each in turn; not symbolic
-_PATIENCE = 20  # drawings per graph that make no sense or do not match
+_HOPELESS = 100  # examples of a pattern that accepts none
+_SYMBOLIC = 3  # one of so many examples has a symbolic axis
+_ODD = 6  # one of so many examples has another dtype than float32, each in turn; not symbolic
+_PATIENCE = 20  # draws per example, as some do not match or violate type rules
 
 Journal = Callable[[str, Graph], None]
 
@@ -222,7 +222,7 @@ def _try_once(tally: _Tally, entry: Entry, number: int) -> None:
     odd = _odd_dtype(number)
     for redraw in range(_PATIENCE):
         dtype = odd if redraw < _PATIENCE // 2 else None  # it may not exist in it
-        plain = number < 3 or dtype is not None  # refused for its type, or for nothing
+        plain = number < 3 or dtype is not None  # so that a refusal is about the dtype
         draw = Draw(f"{tally.seed} {entry.name} {number} {redraw}", plain, dtype)
         try:
             graph = synthesize([entry.formula.pattern], draw)

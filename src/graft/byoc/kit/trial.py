@@ -41,7 +41,7 @@ from graft.runtime.worker import Message, Worker
 
 T = TypeVar("T")
 
-# Operators whose results jump: a rounding error before them may become any difference after them.
+# Discontinuous operators: a rounding error before them may become any difference after them.
 _JUMPS = frozenset(
     (
         *("floor", "ceil", "round", "sign", "cast", "qnn.quantize", "where", "argmax", "argmin"),
@@ -265,7 +265,7 @@ def _calls(graph: Graph, runner: Runner, cases: Sequence[_Case]) -> str:
         if before is not None and _compared(graph, *before):
             return "it writes the results of an earlier call again"
         before = outputs, case
-        for array in inputs:  # they must not be read any more
+        for array in inputs:  # the runner must not read them any more
             array[...] = 0
     return ""
 
@@ -274,7 +274,7 @@ def _call(graph: Graph, runner: Runner, inputs: list[Array], outputs: list[Array
     try:
         with np.errstate(all="ignore"):  # which threads do not inherit
             deliver(runner(inputs, outputs), outputs, "the region")
-    except Exception as error:  # noqa: BLE001  whatever a plug-in raises is what is asked for
+    except Exception as error:  # noqa: BLE001  a plug-in may raise anything
         return f"it was accepted and does not run: {_said(error)}"
     return ""
 

@@ -55,7 +55,7 @@ class _Absent(ModuleType):
     """A module that can be imported from, but whose functions cannot be called."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python asks of modules
+        if name.startswith("__"):  # Python looks these up itself
             raise AttributeError(name)
 
         def refuse(*_arguments: Any, **_options: Any) -> Any:

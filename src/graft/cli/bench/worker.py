@@ -22,8 +22,8 @@ from graft.cli.bench.contenders import Infer, Ready, Task
 from graft.cli.bench.rounds import Slice
 
 _LONGEST_REASON = 300
-# Caches are cold after the others' turns. One run warms them up, but for a run this long that
-# makes no difference.
+# Caches are cold after the others' slices, which one warm-up run mends; for a run that takes this
+# long it makes no difference.
 _LONG_RUN = 0.1
 _PR_SET_PDEATHSIG = 1
 
@@ -37,7 +37,7 @@ def main() -> None:
             answer = {"ok": True, **contender.obey(json.loads(line))}
         except GraftError as error:
             answer = {"ok": False, "reason": error.message, "hint": error.hint}
-        except Exception as error:  # noqa: BLE001 - told to the parent, whatever it is
+        except Exception as error:  # noqa: BLE001 (the parent reports it)
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             answer = {"ok": False, "reason": text[:_LONGEST_REASON], "hint": ""}
         print(json.dumps(answer), file=answers, flush=True)

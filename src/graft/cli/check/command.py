@@ -115,7 +115,7 @@ class Verdict:
     blame: PassBlame | None
     nodes: NodeComparison | None
     random_node: str  # one that draws random numbers, if any
-    placement: Placement | None = None  # who runs what, where other backends than the host may
+    placement: Placement | None = None  # if other backends are targets
 
     @property
     def outputs_agree(self) -> bool:

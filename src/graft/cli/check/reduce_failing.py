@@ -172,7 +172,7 @@ class Judge:
     tolerance: Tolerance
     failure: Failure | None = None
     regions: Sequence[PlacedRegion] = ()
-    # Rounding in proportion to large numbers is not what is looked for, unless it is all there is.
+    # Ignore rounding in proportion to large numbers, unless there is no other failure.
     lenient: bool = True
 
     def fails(self, case: Case) -> bool:
@@ -189,7 +189,7 @@ class Judge:
             module = compile(graph, **self.wishes(graph))
             self.regions = self.regions or module.placement.regions
             actual = module.run(None, case.feeds)
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is what is looked for)
+        except Exception as error:  # noqa: BLE001 (any error is a failure)
             return _error(error)
         aligned, _ = in_expected_order(graph, actual, expected, self.tolerance)
         agree = all(self._agree(one, other) for one, other in zip(aligned, expected, strict=True))
@@ -318,7 +318,7 @@ def _still_fails(
         return crash(options) == failure
     try:
         agrees = passes(options)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is what is looked for)
+    except Exception as error:  # noqa: BLE001 (any error is a failure)
         return _error(error) == failure
     return failure.kind == _DIFFERS and not agrees
 
