@@ -526,8 +526,9 @@ class _Trial:
             reason = "" if precision != FLOAT else self._why_float(unit, cost, limit)
             seconds = {name: one.seconds for name, one in cost.items() if one.seconds}
             errors = {name: one.error for name, one in cost.items() if name != FLOAT}
-            one = _reported(unit, precision, reason)
-            found.append(replace(one, seconds=seconds, errors=errors))
+            found.append(
+                UnitReport(unit.name, unit.anchor.op.name, precision, reason, seconds, errors)
+            )
         return tuple(found)
 
     def _why_float(self, unit: Unit, cost: UnitCosts, limit: float) -> str:

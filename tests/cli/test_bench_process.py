@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from graft.cli.arrays import read_data, write_data
 from graft.cli.bench import contenders as bench_contenders
 from graft.cli.bench import torch as bench_torch
 from graft.cli.bench.contenders import PEERS, Contender, Task
-from graft.cli.bench.process import THREAD_VARIABLES, Worker, started
+from graft.cli.bench.process import THREAD_VARIABLES, Worker
 from graft.cli.bench.rounds import ContenderError
 
 COMMAND = [sys.executable, "-m", "graft", "bench"]
@@ -109,7 +110,7 @@ def test_a_worker_answers_and_stands_still_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_workers_import(tmp_path, monkeypatch)
-    with started(tmp_path / "log.txt", 3) as worker:
+    with closing(Worker(tmp_path / "log.txt", 3)) as worker:
         answer = worker.ask(preparation(fake("steady"), tmp_path), 60)
         assert answer["version"] == "3 3"
         (output,) = (read_data(tmp_path, one) for one in answer["outputs"])
@@ -143,7 +144,7 @@ def test_what_can_happen_to_a_worker(
     name: str, seconds: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_workers_import(tmp_path, monkeypatch)
-    with started(tmp_path / "log.txt", 1) as worker:
+    with closing(Worker(tmp_path / "log.txt", 1)) as worker:
         with pytest.raises(ContenderError) as caught:
             worker.ask(preparation(fake(name), tmp_path), seconds)
         assert caught.value.message == reason

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,23 +57,10 @@ from graft.program.instructions import (
 )
 from graft.program.program import Program
 from graft.runtime.profile import Moment, Profile
+from graft.runtime.session import Session
 
 if TYPE_CHECKING:
     from graft.ir.evaluate import Data
-
-
-class Profiled(Protocol):
-    """What can be run and profiled."""
-
-    @property
-    def program(self) -> Program: ...
-
-    @property
-    def threads(self) -> int: ...
-
-    def run(self, output_names: None, feeds: Mapping[str, Any]) -> Sequence[Any]: ...
-
-    def profile(self, feeds: Mapping[str, Any]) -> Profile: ...
 
 
 RUNS = 20
@@ -168,7 +155,7 @@ def decides(program: Program) -> bool:
 
 
 def measured(
-    session: Profiled, feeds: Mapping[str, Data], progress: Progress = quietly
+    session: Session, feeds: Mapping[str, Data], progress: Progress = quietly
 ) -> MeasuredRuns:
     """Run several times and measure every step."""
     profiles = sorted(_profiled_runs(session, feeds, progress), key=lambda one: one.seconds)
@@ -182,7 +169,7 @@ def measured(
 
 
 def _profiled_runs(
-    session: Profiled, feeds: Mapping[str, Data], progress: Progress
+    session: Session, feeds: Mapping[str, Data], progress: Progress
 ) -> list[Profile]:
     """Profiles of several runs, after warm-up."""
     for _ in range(WARM_UP_RUNS):

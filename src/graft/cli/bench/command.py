@@ -11,7 +11,7 @@ import argparse
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from graft.byoc.cores import Watch
 from graft.cli.arrays import read_data
 from graft.cli.bench.contenders import CONTENDERS, PEERS, Contender
 from graft.cli.bench.model import Subject, prepared
-from graft.cli.bench.process import Worker, started
+from graft.cli.bench.process import Worker
 from graft.cli.bench.report import MARKDOWN, TEXT, Comparison, Standing, Timing, to_json
 from graft.cli.bench.rounds import (
     GRAFT,
@@ -100,9 +100,6 @@ class PreparedContender:
         }
         answer = self.worker.ask(command, patience)
         return Sample(tuple(answer["times"]), answer["processor_seconds"])
-
-    def standing(self) -> Standing:
-        return Standing(self.contender, self.version, self.prepare_seconds)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -208,7 +205,7 @@ def compared(
                 )
             else:
                 ready[contender.name] = one
-                standings[contender.name] = one.standing()
+                standings[contender.name] = Standing(contender, one.version, one.prepare_seconds)
         _exclude(ready, standings, subject, tolerance_of(options))
         limits = Limits(options.rounds, options.seconds)
         fewest = 2 if len(contenders) > 1 else 1
@@ -249,7 +246,7 @@ def prepare_contender(
     own.mkdir()
     command = {"do": "prepare", "folder": str(own), **task}
     with ExitStack() as stack:  # a process that fails is not kept until the end
-        worker = stack.enter_context(started(own / "log.txt", task["threads"]))
+        worker = stack.enter_context(closing(Worker(own / "log.txt", task["threads"])))
         answer = worker.ask(command, _PREPARE_SECONDS)
         workers.push(stack.pop_all())
     outputs = [read_data(own, description) for description in answer["outputs"]]

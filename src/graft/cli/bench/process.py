@@ -14,8 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,16 +119,6 @@ class Worker:
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-
-
-@contextmanager
-def started(log: Path, threads: int) -> Iterator[Worker]:
-    """A process that ends with the block."""
-    worker = Worker(log, threads)
-    try:
-        yield worker
-    finally:
-        worker.close()
 
 
 def _signal_name(number: int) -> str:
