@@ -24,8 +24,7 @@ from graft.byoc.trust import CompiledRegion, Demotion, Failure, RegionCompiler
 from graft.ir.graph import Graph, Node
 from graft.runtime.breaker import Breaker
 from graft.runtime.grafted import StoredRegion, region_blobs
-from graft.runtime.incidents import Incidents
-from graft.runtime.regions import Policy, Region, RegionWarning, incidents_of
+from graft.runtime.regions import Policy, Region, RegionWarning
 
 Planned = Sequence[tuple[str, Sequence[Node]]]  # backend and nodes, in order
 
@@ -40,11 +39,6 @@ class OffloadedGraph:
     compiled: tuple[CompiledRegion, ...]
     regions: Mapping[str, Region]  # by label
     demotions: tuple[Demotion, ...] = ()
-
-    @property
-    def incidents(self) -> Incidents:
-        """All failures at run time so far."""
-        return incidents_of(self.regions)
 
 
 def offload(
