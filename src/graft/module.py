@@ -51,12 +51,12 @@ class Placement:
         macs, scope_of = inference_macs(scopes), dict(nodes_in_order(scopes))
         placed = tuple(
             PlacedRegion(
-                item.label,
-                item.backend.name,
-                tuple(node.output.name for node in item.nodes),
-                sum(macs[node] for node in item.nodes),
-                scope_of[item.nodes[0]].name,
-                scope_of[item.nodes[0]].executions.count,
+                label=item.label,
+                backend=item.backend.name,
+                nodes=tuple(node.output.name for node in item.nodes),
+                macs=sum(macs[node] for node in item.nodes),
+                body=scope_of[item.nodes[0]].name,
+                executions=scope_of[item.nodes[0]].executions.count,
             )
             for item in linked.compiled
         )

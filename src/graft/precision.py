@@ -33,6 +33,7 @@ from graft.byoc.precision import (
     choose_precisions,
     error_of,
     pareto_front,
+    slowed,
     uniform,
     unit_seconds,
 )
@@ -258,10 +259,19 @@ class _Trial:
     is_random: bool
     scheme: Scheme
     refusals: tuple[str, ...] = ()
-    held_out: list[Sample] = field(default_factory=list)
-    probes: list[Sample] = field(default_factory=list)
+    # Set by `calibrate`:
+    optimized: Optimized = field(init=False)  # `plain` with equalised channels
+    equalized: int = 0  # values whose channels were scaled
     units: Sequence[Unit] = ()
     unreached: Sequence[Unit] = ()  # by any sample
+    known: Statistics = field(init=False)
+    held_out: list[Sample] = field(default_factory=list)
+    probes: list[Sample] = field(default_factory=list)
+    calibrated: int = 0  # samples
+    warnings: tuple[str, ...] = ()
+    # Set by a search:
+    _float: Executable = field(init=False)
+    _comparison: Comparison = field(init=False)
     _fused: Sequence[tuple[int, int]] = ()  # units, of which a kernel computes both in float
 
     def calibrate(self, given: Iterator[Sample], method: str, least: int) -> None:
@@ -295,12 +305,12 @@ class _Trial:
         known = calibration.statistics(method, self.scheme, report)
         self.unreached = calibration.unreached
         self.units = [unit for unit in self.units if unit not in self.unreached]
-        self.known: Statistics = replace(known, units=tuple(self.units))
+        self.known = replace(known, units=tuple(self.units))
 
     def _equalize(self, first: Sequence[Sample]) -> None:
         """Scale channels against each other if that reduces rounding errors."""
         graph = self.plain.graph
-        self.optimized, self.equalized = self.plain, 0
+        self.optimized = self.plain
         units = measured_units(graph, find_units(graph))
         links = find_links(graph, units) if INTEGER in CANDIDATES[self.precision] else []
         if links:
@@ -368,7 +378,7 @@ class _Trial:
             if not found.quality.meets(allowed):
                 limit = _next_limit(choice, found.quality, allowed)
             elif found.speedup < _LEAST_SPEEDUP:  # what narrow numbers gain was overestimated
-                costs = _corrected(costs, choice, found)
+                costs = slowed(costs, choice, found.speedup)
             else:
                 best = max(best, found, key=lambda one: one.speedup)
                 predicted = choice.seconds
@@ -527,7 +537,14 @@ class _Trial:
             seconds = {name: one.seconds for name, one in cost.items() if one.seconds}
             errors = {name: one.error for name, one in cost.items() if name != FLOAT}
             found.append(
-                UnitReport(unit.name, unit.anchor.op.name, precision, reason, seconds, errors)
+                UnitReport(
+                    name=unit.name,
+                    op=unit.anchor.op.name,
+                    precision=precision,
+                    reason=reason,
+                    seconds=seconds,
+                    errors=errors,
+                )
             )
         return tuple(found)
 
@@ -550,13 +567,13 @@ class _Trial:
     ) -> Quantized:
         unreached = (_reported(unit, FLOAT, "no sample reached it") for unit in self.unreached)
         report = Report(
-            (*units, *unreached),
-            self.calibrated,
-            len(self.held_out),
-            best.quality,
-            best.float_seconds,
-            best.seconds,
-            allowed,
+            units=(*units, *unreached),
+            samples=self.calibrated,
+            held_out=len(self.held_out),
+            quality=best.quality,
+            float_seconds=best.float_seconds,
+            seconds=best.seconds,
+            budget=allowed,
             random=self.is_random,
             equalized=self.equalized,
             refusals=self.refusals,
@@ -571,21 +588,6 @@ def _runner(graph: Graph, program: Executable) -> Run:
 
 def _in_order(graph: Graph, sample: Feeds) -> list[Array]:
     return [sample[value.name] for value in graph.inputs]
-
-
-def _corrected(costs: Sequence[UnitCosts], choice: Choice, found: _Candidate) -> list[UnitCosts]:
-    """The costs with narrow precisions slowed down by the factor between a choice's measured and
-    predicted time."""
-    floats = sum(one[FLOAT].seconds for one in costs)
-    predicted = floats / max(choice.seconds, 1e-12)
-    factor = max(predicted / found.speedup, 1.05)
-    return [
-        {
-            name: one if name == FLOAT else replace(one, seconds=one.seconds * factor)
-            for name, one in cost.items()
-        }
-        for cost in costs
-    ]
 
 
 def _next_limit(choice: Choice, quality: Quality, allowed: Budget | None) -> float:

@@ -189,21 +189,21 @@ def explain(
     nodes = tuple(view.node(number) for number in range(len(partition.candidates.nodes)))
     regions = tuple(view.regions())
     return Explanation(
-        model or partition.candidates.graph.name,
-        tuple(_backends(partition, nodes, regions)),
-        nodes,
-        regions,
-        sum(node.macs for node in nodes),
-        partition.choice.seconds,
-        partition.choice.bound,
-        partition.choice.gap,
-        tuple(_totals(partition, measured or {})),
-        tuple(flips(partition)),
-        tuple(hints(partition)),
-        tuple(_obstacles(partition.candidates, nodes)),
-        tuple(demotions),
-        tuple(_memory(partition)),
-        tuple(view.bodies()),
+        model=model or partition.candidates.graph.name,
+        backends=tuple(_backends(partition, nodes, regions)),
+        nodes=nodes,
+        regions=regions,
+        macs=sum(node.macs for node in nodes),
+        predicted=partition.choice.seconds,
+        bound=partition.choice.bound,
+        gap=partition.choice.gap,
+        totals=tuple(_totals(partition, measured or {})),
+        flips=tuple(flips(partition)),
+        hints=tuple(hints(partition)),
+        obstacles=tuple(_obstacles(partition.candidates, nodes)),
+        demotions=tuple(demotions),
+        memory=tuple(_memory(partition)),
+        bodies=tuple(view.bodies()),
     )
 
 
@@ -234,31 +234,31 @@ class _View:
         alternatives = sorted(map(self._alternative, options), key=_per_node)
         refusals = self.partition.candidates.refusals.get(node, ())
         return NodeFacts(
-            self.names[node],
-            node.location.node if node.location is not None else "",
-            node.op.name,
-            str(node.output.type),
-            backend,
-            self.labels.get(self.choice.stages[number], ""),
-            self.partition.candidates.macs[node],
-            _why(backend, alternatives, refusals),
-            tuple(value.name for value in node.args),
-            tuple(value.name for value in node.outputs),
-            refusals,
-            tuple(alternatives),
-            scope.name,
-            scope.executions.count,
+            name=self.names[node],
+            onnx=node.location.node if node.location is not None else "",
+            op=node.op.name,
+            type=str(node.output.type),
+            backend=backend,
+            region=self.labels.get(self.choice.stages[number], ""),
+            macs=self.partition.candidates.macs[node],
+            why=_why(backend, alternatives, refusals),
+            inputs=tuple(value.name for value in node.args),
+            outputs=tuple(value.name for value in node.outputs),
+            refusals=refusals,
+            alternatives=tuple(alternatives),
+            body=scope.name,
+            executions=scope.executions.count,
         )
 
     def _alternative(self, candidate: Candidate) -> Alternative:
         cost = self.prices[candidate]
         return Alternative(
-            candidate.backend,
-            candidate.pattern,
-            len(candidate.nodes),
-            cost.seconds,
-            self._source(candidate.backend, cost),
-            candidate in self.chosen,
+            backend=candidate.backend,
+            pattern=candidate.pattern,
+            nodes=len(candidate.nodes),
+            seconds=cost.seconds,
+            source=self._source(candidate.backend, cost),
+            chosen=candidate in self.chosen,
         )
 
     def _source(self, backend: str, cost: Cost) -> str:
@@ -279,18 +279,18 @@ class _View:
             inputs, outputs = borders(nodes, scope.graph)
             result.append(
                 RegionFacts(
-                    self.labels[stage],
-                    site.name,
-                    tuple(self.names[node] for node in nodes),
-                    sum(self.partition.candidates.macs[node] for node in nodes),
-                    sum(cost.seconds for cost in costs),
-                    carried.get(stage, 0.0),
-                    site.launch,
-                    "+".join(sorted({self._source(site.name, cost) for cost in costs})),
-                    sum(map(value_bytes, inputs)),
-                    sum(map(value_bytes, outputs)),
-                    scope.name,
-                    scope.executions.count,
+                    label=self.labels[stage],
+                    backend=site.name,
+                    nodes=tuple(self.names[node] for node in nodes),
+                    macs=sum(self.partition.candidates.macs[node] for node in nodes),
+                    execution=sum(cost.seconds for cost in costs),
+                    transfers=carried.get(stage, 0.0),
+                    launch=site.launch,
+                    source="+".join(sorted({self._source(site.name, cost) for cost in costs})),
+                    input_bytes=sum(map(value_bytes, inputs)),
+                    output_bytes=sum(map(value_bytes, outputs)),
+                    body=scope.name,
+                    executions=scope.executions.count,
                 )
             )
         return result
@@ -300,14 +300,17 @@ class _View:
         candidates = self.partition.candidates
         for scope in candidates.scopes:
             if scope.owner is not None:
+                pairs = operands_of(scope.owner, scope.graph)
                 yield BodyFacts(
-                    scope.name,
-                    self.names[scope.owner],
-                    sum(one is scope for one in candidates.scope_of.values()),
-                    scope.executions.count,
-                    scope.executions.source.value,
-                    tuple((i.name, o.name) for i, o in operands_of(scope.owner, scope.graph)),
-                    tuple(value.name for value in scope.graph.outputs),
+                    name=scope.name,
+                    node=self.names[scope.owner],
+                    nodes=sum(one is scope for one in candidates.scope_of.values()),
+                    executions=scope.executions.count,
+                    source=scope.executions.source.value,
+                    operands=tuple(
+                        (i.name, o.name) for i, o in operands_of(scope.owner, scope.graph)
+                    ),
+                    results=tuple(value.name for value in scope.graph.outputs),
                 )
 
 
@@ -359,13 +362,13 @@ def _memory(partition: Partition) -> Iterator[MemoryFacts]:
     problem = partition.placement.problem
     for peak in peaks(problem, partition.choice.options, partition.choice.stages):
         yield MemoryFacts(
-            peak.space.name,
-            peak.total,
-            peak.space.capacity,
-            peak.constants,
-            peak.workspace[2] if peak.workspace else 0,
-            tuple((problem.flows[buffer.flow].name, buffer.size) for buffer in peak.values),
-            in_words(problem, peak),
+            name=peak.space.name,
+            peak=peak.total,
+            limit=peak.space.capacity,
+            constants=peak.constants,
+            workspace=peak.workspace[2] if peak.workspace else 0,
+            values=tuple((problem.flows[buffer.flow].name, buffer.size) for buffer in peak.values),
+            text=in_words(problem, peak),
         )
 
 
@@ -378,7 +381,16 @@ def _totals(partition: Partition, measured: Mapping[str, float]) -> list[Total]:
         away = [node for nodes in parts.values() for node in nodes]
         total = sum(macs[node] for node in away)
         seconds = choice.seconds
-        result.append(Total(name, seconds, len(parts), len(away), total, measured.get(name)))
+        result.append(
+            Total(
+                scheme=name,
+                predicted=seconds,
+                regions=len(parts),
+                nodes=len(away),
+                macs=total,
+                measured=measured.get(name),
+            )
+        )
     return result
 
 

@@ -76,12 +76,12 @@ def flips(partition: Partition) -> list[Flip]:
         if other is not None:
             result.append(
                 Flip(
-                    tuple(names[partition.candidates.nodes[node]] for node in nodes),
-                    label,
-                    problem.sites[here[nodes[0]]].name,
-                    problem.sites[site].name,
-                    other.seconds - partition.choice.seconds,
-                    other.proven,
+                    nodes=tuple(names[partition.candidates.nodes[node]] for node in nodes),
+                    region=label,
+                    origin=problem.sites[here[nodes[0]]].name,
+                    backend=problem.sites[site].name,
+                    extra_seconds=other.seconds - partition.choice.seconds,
+                    proven=other.proven,
                 )
             )
     return _distinct(sorted(result, key=lambda flip: (flip.extra_seconds, len(flip.nodes))))

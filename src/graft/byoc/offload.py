@@ -157,14 +157,14 @@ class Attachments:
                 codes[fallback] = self.host.compile(region.body)
             backend = region.backend
             return StoredRegion(
-                region.label,
-                backend.name,
-                backend.version,
-                backend.device,
-                dict(backend.options),
-                code,
-                fallback if fallback in codes else "",
-                backend.isolation,
+                label=region.label,
+                backend=backend.name,
+                version=backend.version,
+                device=backend.device,
+                options=dict(backend.options),
+                code=code,
+                host=fallback if fallback in codes else "",
+                isolation=backend.isolation,
             )
 
         result = {name: [stored(one) for one in own] for name, own in self.regions.items() if own}

@@ -182,6 +182,20 @@ def seconds_of(
     return total
 
 
+def slowed(costs: Sequence[UnitCosts], choice: Choice, speedup: float) -> list[UnitCosts]:
+    """The costs with narrow precisions slowed down by the factor between the predicted and the
+    measured speed-up of a choice."""
+    floats = sum(one[FLOAT].seconds for one in costs)
+    factor = max(floats / max(choice.seconds, 1e-12) / speedup, 1.05)
+    return [
+        {
+            name: one if name == FLOAT else replace(one, seconds=one.seconds * factor)
+            for name, one in cost.items()
+        }
+        for cost in costs
+    ]
+
+
 def pareto_front(choose_within: Callable[[float], Choice], limits: Sequence[float]) -> list[Choice]:
     """The Pareto front, in time and error, of the choices within some limits."""
     choices = sorted(map(choose_within, limits), key=lambda choice: (choice.error, choice.seconds))

@@ -153,15 +153,15 @@ def summarize(path: Path, source: Source) -> Summary:
             for name, value in zip(graph.output_names, graph.outputs, strict=True)
         ]
     return Summary(
-        path,
-        source,
-        operators(model),
-        parameters(source),
-        inputs,
-        outputs,
-        imported,
-        obstacles(source) if error is not None else (),
-        error,
+        path=path,
+        source=source,
+        operators=operators(model),
+        parameters=parameters(source),
+        inputs=inputs,
+        outputs=outputs,
+        imported=imported,
+        obstacles=obstacles(source) if error is not None else (),
+        error=error,
     )
 
 

@@ -201,15 +201,15 @@ def _by_path(profile: Profile, is_long: bool) -> dict[StepPath, list[Moment]]:
 def _step_time(own: Sequence[Moment], seconds: float, total: float) -> StepTime:
     label, location = described(own[0])
     return StepTime(
-        own[0].step,
-        label,
-        location,
-        kind_of(own[0]),
-        len(own),
-        seconds,
-        seconds / total if total else 0.0,
-        sum(one.flops for one in own),
-        sum(one.bytes for one in own),
+        step=own[0].step,
+        label=label,
+        location=location,
+        kind=kind_of(own[0]),
+        iterations=len(own),
+        seconds=seconds,
+        share=seconds / total if total else 0.0,
+        flops=sum(one.flops for one in own),
+        bytes=sum(one.bytes for one in own),
     )
 
 

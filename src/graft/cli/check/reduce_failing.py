@@ -142,15 +142,15 @@ def reduce_failing(
     out.write_bytes(named.model.SerializeToString())
     again = judge.options_for(named, out, files)
     return Reduction(
-        options.model,
-        judge.failure,
-        out,
-        (small.size, case.size),
-        [node.op_type for node in small.model.graph.node],
-        trials.count,
-        trials.exhausted,
-        shlex.join(["graft", *command_line(again)]),
-        _still_fails(again, judge.failure, passes),
+        path=options.model,
+        failure=judge.failure,
+        out=out,
+        nodes=(small.size, case.size),
+        operators=[node.op_type for node in small.model.graph.node],
+        trials=trials.count,
+        gave_up=trials.exhausted,
+        command=shlex.join(["graft", *command_line(again)]),
+        confirmed=_still_fails(again, judge.failure, passes),
     )
 
 
