@@ -65,7 +65,7 @@ from graft.quantize.report import (
     Report,
     UnitReport,
 )
-from graft.quantize.scheme import DEFAULTS, Scheme
+from graft.quantize.scheme import Scheme, scheme_for
 from graft.quantize.sensitivity import Sensitivity
 from graft.quantize.units import Unit, find_units, no_reason_for, units_in
 from graft.race import link_fastest
@@ -128,7 +128,8 @@ def quantize(
         raise UserError(_NO_UNITS)
     is_random = isinstance(data, str) and data == RANDOM
     narrow, refusals = _narrow_options(options, precision)
-    scheme, unused = _scheme(options, precision)
+    targets = {b.name: b.limits.quantized for b in (*options.accelerators, options.host)}
+    scheme, unused = scheme_for(precision if precision in INTEGERS else INTEGER, targets)
     refusals = (*refusals, *unused)
     trial = _Trial(optimized, options, narrow, precision, is_random, scheme, refusals)
     drawn = _drawn(optimized.graph) if is_random else None
@@ -203,25 +204,6 @@ def _narrow_options(
             refusals.append(f"'{backend.name}' does not compute in {half}, but in {listed}")
         accelerators.append(backend)
     return replace(options, accelerators=tuple(accelerators)), tuple(refusals)
-
-
-def _scheme(options: CompileOptions, precision: str) -> tuple[Scheme, tuple[str, ...]]:
-    """The integer scheme of that precision that the first target supports, and a note on targets
-    without one."""
-    name = precision if precision in INTEGERS else INTEGER
-    backends = (*options.accelerators, options.host)
-    wishes = [[one for one in b.limits.quantized if one.name == name] for b in backends]
-    known = [one for own in wishes for one in own]
-    if known:
-        return known[0], ()
-    scheme = DEFAULTS[name]
-    refusals = []
-    for backend in backends:
-        listed = ", ".join(map(str, backend.limits.quantized)) or "no integers"
-        refusals.append(
-            f"'{backend.name}' does not multiply {scheme}, but {listed}: such units run in float"
-        )
-    return scheme, tuple(refusals)
 
 
 def _drawn(graph: Graph) -> Iterator[Sample]:

@@ -13,7 +13,7 @@ from graft.byoc.candidates import Candidate, Candidates, Refused
 from graft.byoc.contract import HOST_BACKEND, Cost, Source
 from graft.byoc.explain_flips import Flip, Hint, flips, hints
 from graft.byoc.memory import in_words, peaks
-from graft.byoc.partition import Partition
+from graft.byoc.partition import Partition, regions
 from graft.byoc.plan import node_names
 from graft.byoc.problem import HOST, accelerator_regions, site_of, transfers_by_stage
 from graft.byoc.region import borders
@@ -187,12 +187,12 @@ def explain(
     model (by default the graph's)."""
     view = _View(partition)
     nodes = tuple(view.node(number) for number in range(len(partition.candidates.nodes)))
-    regions = tuple(view.regions())
+    region_facts = tuple(view.regions())
     return Explanation(
         model=model or partition.candidates.graph.name,
-        backends=tuple(_backends(partition, nodes, regions)),
+        backends=tuple(_backends(partition, nodes, region_facts)),
         nodes=nodes,
-        regions=regions,
+        regions=region_facts,
         macs=sum(node.macs for node in nodes),
         predicted=partition.choice.seconds,
         bound=partition.choice.bound,
@@ -266,34 +266,28 @@ class _View:
         tool = self.tools.get(backend, "") if cost.source is Source.DECLARED else ""
         return f"{cost.source.value} by {tool}" if tool else cost.source.value
 
-    def regions(self) -> list[RegionFacts]:
+    def regions(self) -> Iterator[RegionFacts]:
         carried = transfers_by_stage(self.problem, self.choice)
-        owner = {n: o for o in self.choice.options for n in self.problem.options[o].nodes}
-        result = []
-        for stage, numbers in self.parts.items():
-            site = self.problem.sites[self.sites[numbers[0]]]
-            nodes = [self.partition.candidates.nodes[number] for number in numbers]
-            options = dict.fromkeys(owner[number] for number in numbers)
-            costs = [self.partition.placement.priced[option].cost for option in options]
-            scope = self.partition.candidates.scope_of[nodes[0]]
+        placement, candidates = self.partition.placement, self.partition.candidates
+        planned = regions(placement, self.choice)
+        for stage, (name, nodes, options) in zip(self.parts, planned, strict=True):
+            costs = [placement.priced[option].cost for option in options]
+            scope = candidates.scope_of[nodes[0]]
             inputs, outputs = borders(nodes, scope.graph)
-            result.append(
-                RegionFacts(
-                    label=self.labels[stage],
-                    backend=site.name,
-                    nodes=tuple(self.names[node] for node in nodes),
-                    macs=sum(self.partition.candidates.macs[node] for node in nodes),
-                    execution=sum(cost.seconds for cost in costs),
-                    transfers=carried.get(stage, 0.0),
-                    launch=site.launch,
-                    source="+".join(sorted({self._source(site.name, cost) for cost in costs})),
-                    input_bytes=sum(map(value_bytes, inputs)),
-                    output_bytes=sum(map(value_bytes, outputs)),
-                    body=scope.name,
-                    executions=scope.executions.count,
-                )
+            yield RegionFacts(
+                label=self.labels[stage],
+                backend=name,
+                nodes=tuple(self.names[node] for node in nodes),
+                macs=sum(candidates.macs[node] for node in nodes),
+                execution=sum(cost.seconds for cost in costs),
+                transfers=carried.get(stage, 0.0),
+                launch=self.problem.sites[self.problem.options[options[0]].site].launch,
+                source="+".join(sorted({self._source(name, cost) for cost in costs})),
+                input_bytes=sum(map(value_bytes, inputs)),
+                output_bytes=sum(map(value_bytes, outputs)),
+                body=scope.name,
+                executions=scope.executions.count,
             )
-        return result
 
     def bodies(self) -> Iterator[BodyFacts]:
         """The bodies, outer ones first."""
@@ -307,9 +301,7 @@ class _View:
                     nodes=sum(one is scope for one in candidates.scope_of.values()),
                     executions=scope.executions.count,
                     source=scope.executions.source.value,
-                    operands=tuple(
-                        (i.name, o.name) for i, o in operands_of(scope.owner, scope.graph)
-                    ),
+                    operands=tuple((inner.name, outer.name) for inner, outer in pairs),
                     results=tuple(value.name for value in scope.graph.outputs),
                 )
 
@@ -333,7 +325,7 @@ def _why(backend: str, options: Sequence[Alternative], refusals: Sequence[Refuse
 
 
 def _backends(
-    partition: Partition, nodes: Sequence[NodeFacts], regions: Sequence[RegionFacts]
+    partition: Partition, nodes: Sequence[NodeFacts], facts: Sequence[RegionFacts]
 ) -> list[BackendFacts]:
     problem = partition.placement.problem
     options = [problem.options[o] for o in partition.choice.options]
@@ -342,7 +334,7 @@ def _backends(
     result = []
     for name in dict.fromkeys([*names[1:], names[HOST]]):
         own = [node for node in nodes if node.backend == name]
-        parts = [region for region in regions if region.backend == name]
+        parts = [region for region in facts if region.backend == name]
         result.append(
             BackendFacts(
                 name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graft.base.dtypes import DType
@@ -59,3 +60,19 @@ DEFAULTS = {
     one.name: one
     for one in (BYTES, Scheme(DType.INT16, symmetric=True), Scheme(weights=DType.INT4))
 }
+
+
+def scheme_for(
+    name: str, targets: Mapping[str, Sequence[Scheme]]
+) -> tuple[Scheme, tuple[str, ...]]:
+    """The scheme of a precision that the first target supports; if none does, the default one, with
+    a note on each target."""
+    supported = [one for schemes in targets.values() for one in schemes if one.name == name]
+    if supported:
+        return supported[0], ()
+    scheme = DEFAULTS[name]
+    listed = {target: ", ".join(map(str, own)) or "no integers" for target, own in targets.items()}
+    return scheme, tuple(
+        f"'{target}' does not multiply {scheme}, but {others}: such units run in float"
+        for target, others in listed.items()
+    )
