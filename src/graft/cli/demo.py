@@ -220,7 +220,7 @@ def _check(walk: Walk, module: Module) -> Iterator[str]:
         with status("running the module as placed"):
             return module.run(None, feeds)
 
-    verdict = check(walk.path, walk.source, walk.graph, feeds, Tolerance(), run=run_module)
+    verdict = check(walk.path, walk.source, walk.graph, feeds, Tolerance(), run_module)
     for output in verdict.outputs:
         difference = output.difference
         largest = error_text(difference.max_absolute)

@@ -8,11 +8,30 @@ import numpy as np
 
 from graft.base.dtypes import DType
 from graft.base.errors import UnsupportedError
-from graft.byoc.formats.onnx_writer import Writer, extents, names, onnx_dtype, writes
+from graft.byoc.formats.onnx_writer import (
+    WRITERS,
+    Writer,
+    extents,
+    names,
+    onnx_dtype,
+    write_form,
+    writes,
+)
+from graft.frontends.onnx.registry import OnnxForm
 from graft.ir.graph import Node
 from graft.ops.elementwise import clip_bound
 from graft.ops.layout import rearrangement
 from graft.ops.padding import pad_widths
+
+# Operators that correspond to one ONNX node, but are imported in another way.
+_SAME = {
+    "concatenate": OnnxForm("Concat", ("axis",)),
+    "nn.log_softmax": OnnxForm("LogSoftmax", ("axis",)),
+    "nn.lrn": OnnxForm("LRN", ("size", "alpha", "beta", "bias")),
+    "nn.softmax": OnnxForm("Softmax", ("axis",)),
+    "take": OnnxForm("Gather", ("axis",)),
+}
+WRITERS.update({name: write_form(form) for name, form in _SAME.items()})
 
 
 def _window(attrs: Any) -> dict[str, Any]:
@@ -167,12 +186,6 @@ def _gelu(writer: Writer, node: Node) -> None:
     writer.emit("Gelu", names(node.inputs), names(node.outputs), approximate=form)
 
 
-@writes("nn.softmax", "nn.log_softmax")
-def _softmax(writer: Writer, node: Node) -> None:
-    kind = "Softmax" if node.op.name == "nn.softmax" else "LogSoftmax"
-    writer.emit(kind, names(node.inputs), names(node.outputs), axis=node.attrs.axis)
-
-
 _REDUCTIONS = {
     "max": "ReduceMax",
     "mean": "ReduceMean",
@@ -235,11 +248,6 @@ def _layout_transform(writer: Writer, node: Node) -> None:
     transposed = writer.add(node, "transposed", "Transpose", apart, perm=list(change.axes))
     after = writer.integers(node, "shape", result)
     writer.emit("Reshape", [transposed, after], names(node.outputs), allowzero=1)
-
-
-@writes("concatenate")
-def _concatenate(writer: Writer, node: Node) -> None:
-    writer.emit("Concat", names(node.inputs), names(node.outputs), axis=node.attrs.axis)
 
 
 @writes("split")
@@ -322,18 +330,6 @@ def _channel_norm(writer: Writer, node: Node) -> None:
         raise UnsupportedError("ONNX normalises instances that have pixels", node.location)
     kind = "BatchNormalization" if is_batch else "InstanceNormalization"
     writer.emit(kind, names(node.inputs), names(node.outputs), epsilon=node.attrs.epsilon)
-
-
-@writes("nn.lrn")
-def _lrn(writer: Writer, node: Node) -> None:
-    attrs = node.attrs
-    values = {"size": attrs.size, "alpha": attrs.alpha, "beta": attrs.beta, "bias": attrs.bias}
-    writer.emit("LRN", names(node.inputs), names(node.outputs), **values)
-
-
-@writes("take")
-def _take(writer: Writer, node: Node) -> None:
-    writer.emit("Gather", names(node.inputs), names(node.outputs), axis=node.attrs.axis)
 
 
 @writes("tile")

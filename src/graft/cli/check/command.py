@@ -56,7 +56,6 @@ from graft.cli.report import (
 from graft.cli.runnable import is_compiled
 from graft.cli.survey import index_bounds
 from graft.cli.terminal import BAD, GOOD, spoken_warnings, status, styled
-from graft.compiler import compile
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model
 from graft.ir.evaluate import Data
@@ -184,7 +183,7 @@ def _checked(options: argparse.Namespace) -> Verdict:
 
     with telling_sizes(graph, options):
         verdict = check(
-            options.model, source, graph, feeds, tolerance_of(options), options.nodes, run
+            options.model, source, graph, feeds, tolerance_of(options), run, options.nodes
         )
     return replace(verdict, placement=placements[0]) if options.target else verdict
 
@@ -199,19 +198,14 @@ def _reduce(options: argparse.Namespace) -> int:
 Run = Callable[[Graph, Feeds], list[Data]]
 
 
-def _run_on_host(graph: Graph, feeds: Feeds) -> list[Data]:
-    with status("running the model in Graft"):
-        return compile(graph).run(None, feeds)
-
-
 def check(
     path: Path,
     source: Source,
     graph: Graph,
     feeds: Feeds,
     tolerance: Tolerance,
+    run: Run,
     every_node: bool = False,
-    run: Run = _run_on_host,
 ) -> Verdict:
     """Compare the compiled model with ONNX Runtime, and find the cause of a difference."""
     with opened_peer(path, source) as peer:
