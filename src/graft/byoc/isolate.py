@@ -31,7 +31,7 @@ from graft.runtime.worker import Message, Task, Worker, keep_runner
 Isolation = str | Mapping[str, str] | None  # for all backends, or by name; None: as they say
 
 
-def isolated(backend: Backend, asked: Isolation = None, deadline: float = DEADLINE) -> Backend:
+def isolated(backend: Backend, asked: Isolation, deadline: float) -> Backend:
     """The backend, in a process of its own if it or the user requires that."""
     wish = asked.get(backend.name) if isinstance(asked, Mapping) else asked
     isolation = check_isolation(wish or backend.isolation)

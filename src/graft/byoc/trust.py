@@ -18,7 +18,7 @@ from graft.base.dims import UNKNOWN, symbols_of
 from graft.base.dtypes import Array, array_types
 from graft.base.errors import BackendError, CrashedError, GraftError
 from graft.byoc.contract import Backend, Runner
-from graft.byoc.measure import DEADLINE, bounded
+from graft.byoc.measure import bounded
 from graft.byoc.probe import Probe, Sizes, poisoned_outputs, probe, probes
 from graft.byoc.region import region_hash
 from graft.byoc.sizes import node_work
@@ -68,13 +68,7 @@ class Demotion:
 class RegionCompiler:
     """Compiles regions, equal ones once, and checks them against the host."""
 
-    def __init__(
-        self,
-        host: Backend,
-        check: bool = True,
-        deadline: float = DEADLINE,
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, host: Backend, check: bool, deadline: float, threads: int | None) -> None:
         self._host, self._check, self._deadline = host, check, deadline
         self._threads = threads
         self._outcomes: dict[str, CompiledRegion | Failure] = {}

@@ -288,7 +288,7 @@ def _generated(
 ) -> InputData:
     below = _INTEGERS_BELOW if bound is None else max(1, min(bound, _INTEGERS_BELOW))
     try:
-        data = _drawn(_present_type(value), np.random.default_rng(seed), bindings, below)
+        data = _drawn(value.type, np.random.default_rng(seed), bindings, below)
     except UserError as error:
         error.message = f"the input '{value.name}' {error.message}"
         error.hint = f"give it with --input {shlex.quote(f'{value.name}=FILE.npy')}"
@@ -307,6 +307,8 @@ def _present_type(value: Input) -> Type:
 def _drawn(
     type_: Type, generator: np.random.Generator, bindings: Mapping[str, int], below: int
 ) -> Data:
+    if isinstance(type_, OptionalType):
+        return _drawn(type_.element, generator, bindings, below)
     if isinstance(type_, SequenceType):
         items = range(_SEQUENCE_LENGTH)
         return [_drawn(type_.element, generator, bindings, below) for _ in items]

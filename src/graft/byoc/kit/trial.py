@@ -75,8 +75,8 @@ def attempt(
     threads of their own that were used before do not work in a fork."""
     example = pack_graph(graph)
     if backend not in _WORKERS:
-        reference = _reference(backend)
-        _WORKERS[backend] = Worker(fork=reference is None), reference or id(backend)
+        made_from = _reference(backend)
+        _WORKERS[backend] = Worker(fork=made_from is None), made_from or id(backend)
     worker, reference = _WORKERS[backend]
     facts = [reference, example.facts, pattern, thorough]
     try:

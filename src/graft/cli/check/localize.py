@@ -15,7 +15,7 @@ import onnx
 
 from graft.base.compare import Difference
 from graft.base.dims import UNKNOWN, bare_symbol, substitute
-from graft.base.progress import Progress, Stage, quietly
+from graft.base.progress import Progress, Stage
 from graft.cli.check.peer import Feeds, Peer
 from graft.cli.compare import Tolerance, compare, in_expected_order
 from graft.cli.model_parts import label
@@ -102,7 +102,7 @@ def compare_nodes(
     peer: Peer,
     feeds: Feeds,
     tolerance: Tolerance,
-    progress: Progress = quietly,
+    progress: Progress,
 ) -> NodeComparison:
     """Compare the values inside the model, in order, up to the first that differs."""
     nodes = in_order(source.model.graph.node, source.name)
