@@ -272,3 +272,25 @@ def test_names_that_the_terminal_cannot_show(tmp_path: Path) -> None:
         check=True,
     )
     assert rb"\u03b6" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "compile nowhere.onnx -o no/model.graft",
+        "compile nowhere.onnx -o model.graft --target simnpu,host --save-plan no/model.plan",
+        "run nowhere.onnx --profile --trace no/trace.json",
+        "explain nowhere.onnx --target simnpu,host --html no/page.html",
+        "quantize nowhere.onnx --data random -o no/model.onnx",
+    ],
+)
+def test_a_missing_folder_is_found_before_any_work(
+    arguments: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 1
+    assert ": there is no folder 'no'" in capsys.readouterr().err
+
+
+def test_numbers_of_options_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "model.onnx", "--rtol", "little"]) == 2
+    assert "'little' is not a number of 0 or more" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from graft.cli.options import (
     add_placement_arguments,
     add_strict_import_argument,
     asked,
+    check_folders,
     check_placement,
     flag,
     given,
@@ -132,6 +133,7 @@ def execute(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     """Refuse options that contradict each other or leave the result open."""
     check_placement(options)
+    check_folders(options.output)
     refuse_machine_with_accelerator(options)
     if options.emit is not None:
         _check_emit(options)

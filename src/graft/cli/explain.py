@@ -44,6 +44,7 @@ from graft.cli.options import (
     add_pin_argument,
     add_shapes_argument,
     add_strict_import_argument,
+    check_folders,
     flag,
     positive,
     shapes_of,
@@ -128,6 +129,7 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError("which backends?", hint="name them with --target NAMES")
     if REFERENCE in options.target:
         raise UsageError("the reference evaluator runs whole models: there is nothing to explain")
+    check_folders(options.html)
     check_targets(options.target)
     result = _explained(options)
     node = None if options.node is None else named(result, options.node)

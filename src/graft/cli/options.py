@@ -6,6 +6,7 @@ Knows nothing of the compiler: a compiled file runs without it.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,32 @@ def positive(text: str) -> int:
 
 def not_negative(text: str) -> float:
     """A finite number of 0 or more, for argparse."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
+    value = _number(text)
+    if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number of 0 or more")
     return value
+
+
+def seconds(text: str) -> float:
+    """A time, for argparse."""
+    value = _number(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def check_folders(*paths: Path | None) -> None:
+    """Refuse to write into folders that do not exist, before any work."""
+    for path in paths:
+        if path is not None and not path.parent.is_dir():
+            raise UserError(f"cannot write '{path}': there is no folder '{path.parent}'")
 
 
 ACCURACIES = ("default", "strict")
@@ -165,17 +188,6 @@ def add_containment_arguments(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def seconds(text: str) -> float:
-    """A time, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
-    return value
-
-
 def targets(text: str) -> list[str]:
     """Names of backends, for argparse."""
     names = [name.strip() for name in text.split(",")]
@@ -231,6 +243,7 @@ def check_placement(options: argparse.Namespace) -> None:
             "the reference evaluator runs whole models", hint=f"--target {REFERENCE} alone"
         )
     refuse_without_accelerator(options)
+    check_folders(getattr(options, "save_plan", None))
     if options.shapes and REFERENCE in target_names:
         raise UsageError("--shapes is for native code", hint=f"leave out --target {REFERENCE}")
     for name in ("plan", "save_plan"):

@@ -30,13 +30,12 @@ from graft.stages import Imported, import_graph, optimize
 def check_targets(names: Sequence[str]) -> None:
     """Refuse unknown names of backends."""
     backends = find_backends()
-    backend_names = {*backends.backends, *(item.name for item in backends.broken)}
+    backend_names = sorted({*backends.backends, *(item.name for item in backends.broken)})
     for name in names:
         if name not in backend_names and family_of(name) not in backend_names:
             close = difflib.get_close_matches(name, backend_names, n=1)
-            hint = (
-                f"did you mean '{close[0]}'?" if close else f"there are {', '.join(backend_names)}"
-            )
+            known = f"there are {', '.join(backend_names)}"
+            hint = f"did you mean '{close[0]}'?" if close else known
             raise UsageError(f"there is no backend '{name}'", hint=hint)
 
 

@@ -25,6 +25,7 @@ from graft.cli.options import (
     add_machine_argument,
     add_strict_import_argument,
     add_target_argument,
+    check_folders,
     positive,
     refuse_machine_with_accelerator,
     refuse_without_accelerator,
@@ -170,9 +171,7 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.output is not None and options.output.suffix not in (ONNX, SUFFIX):
         raise UsageError(f"'{options.output}' ends in neither {ONNX} nor {SUFFIX}")
-    for path in (options.output, options.html):  # minutes before it is written
-        if path is not None and not path.parent.is_dir():
-            raise UserError(f"there is no folder '{path.parent}' to write '{path.name}' to")
+    check_folders(options.output, options.html)
     refuse_without_accelerator(options)
     refuse_machine_with_accelerator(options)
 

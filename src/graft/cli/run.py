@@ -28,6 +28,7 @@ from graft.cli.options import (
     add_placement_arguments,
     add_strict_import_argument,
     asked,
+    check_folders,
     check_placement,
     positive,
 )
@@ -152,6 +153,7 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse options that contradict one another."""
     if options.trace is not None and not options.profile:
         raise UsageError("--trace writes what --profile measures", hint="add --profile")
+    check_folders(options.trace)
     if options.dump_to is not None and not options.dump:
         raise UsageError("--dump-to is where --dump writes", hint="add --dump NAMES or --dump all")
     if options.dump and is_compiled(options.model):
