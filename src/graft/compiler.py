@@ -159,10 +159,7 @@ def _optimized(model: Model, strict_import: bool, report: Progress) -> Optimized
 
 
 def _compiled(
-    optimized: Optimized,
-    options: CompileOptions,
-    shapes: Mapping[str, Sequence[int]],
-    strict: bool,
+    optimized: Optimized, options: CompileOptions, shapes: Mapping[str, Sequence[int]], strict: bool
 ) -> Module:
     """A module of the general program and of those for the requested sizes."""
     requested = variant_sizes(optimized.graph, shapes)

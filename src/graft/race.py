@@ -10,15 +10,7 @@ from graft.base.errors import GraftError, UserError
 from graft.base.progress import Stage
 from graft.byoc.annotate import Pins
 from graft.byoc.measure import race
-from graft.stages import (
-    CompileOptions,
-    Linked,
-    Placed,
-    has_samples,
-    link,
-    lower,
-    sample_inputs,
-)
+from graft.stages import CompileOptions, Linked, Placed, has_samples, link, lower, sample_inputs
 
 
 def link_fastest(placed: Placed, options: CompileOptions) -> Linked:

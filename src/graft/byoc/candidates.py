@@ -17,14 +17,7 @@ from graft.base.callbacks import author_code
 from graft.byoc.annotate import NO_PINS, Entry, Pins, Predicate, ask, predicate_of, tables_of
 from graft.byoc.contract import HOST_BACKEND, Backend, Match
 from graft.byoc.region import borders, region_graph
-from graft.byoc.scopes import (
-    Scope,
-    Timings,
-    bodies_of,
-    inference_macs,
-    nodes_in_order,
-    scopes_of,
-)
+from graft.byoc.scopes import Scope, Timings, bodies_of, inference_macs, nodes_in_order, scopes_of
 from graft.byoc.units import torn_units, units_of
 from graft.ir.graph import Graph, Node, Value
 from graft.passes.group_fusion import fusion_groups
@@ -116,10 +109,7 @@ def placeable(graph: Graph) -> tuple[Node, ...]:
 
 
 def find_candidates(
-    graph: Graph,
-    backends: Sequence[Backend],
-    pins: Pins = NO_PINS,
-    timings: Timings | None = None,
+    graph: Graph, backends: Sequence[Backend], pins: Pins = NO_PINS, timings: Timings | None = None
 ) -> Candidates:
     """Candidates of the accelerators, first to last, then the host's, in the graph and in bodies.
 

@@ -22,13 +22,7 @@ from graft.byoc.greedy import fitted, priced
 from graft.byoc.memory import Peak, in_words, overflows, overfull
 from graft.byoc.memory_cuts import RegionCuts, StageCuts
 from graft.byoc.model import Model
-from graft.byoc.problem import (
-    HOST,
-    Choice,
-    Problem,
-    cycle_among,
-    unlimited,
-)
+from graft.byoc.problem import HOST, Choice, Problem, cycle_among, unlimited
 from graft.byoc.schedule import schedule_apart
 
 TIME_LIMIT = 10.0

@@ -17,13 +17,7 @@ from graft.byoc.measure import UnrunnableError, timed_region_of
 from graft.byoc.place import Placement, placement_of, too_large
 from graft.byoc.plan import Plan, plan_from
 from graft.byoc.price import Pricing, declared_price, price_all, refined
-from graft.byoc.problem import (
-    Choice,
-    accelerator_regions,
-    bill,
-    repriced,
-    site_of,
-)
+from graft.byoc.problem import Choice, accelerator_regions, bill, repriced, site_of
 from graft.byoc.scopes import all_nodes
 from graft.byoc.sizes import node_work
 from graft.ir.graph import Graph, Node

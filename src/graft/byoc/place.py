@@ -159,10 +159,7 @@ def _is_kept(inner: Value, outer: Value, others: Sequence[Limits]) -> bool:
 
 
 def _flows(
-    scope: Scope,
-    number: Mapping[Node, int],
-    limits: Sequence[Limits],
-    captures: _Captures,
+    scope: Scope, number: Mapping[Node, int], limits: Sequence[Limits], captures: _Captures
 ) -> Iterator[Flow]:
     """The values of a scope. Inputs and outputs of a body are in the host's memory, where programs
     slice, carry and stack them, so they are transferred in every execution; captures of loops and

@@ -27,14 +27,7 @@ from typing import Any
 from graft.base.errors import ParseError, UserError
 from graft.base.names import quoted
 from graft.byoc.problem import PROVEN
-from graft.byoc.scopes import (
-    Counted,
-    Executions,
-    Scope,
-    all_nodes,
-    nodes_in_order,
-    scopes_of,
-)
+from graft.byoc.scopes import Counted, Executions, Scope, all_nodes, nodes_in_order, scopes_of
 from graft.ir.graph import Graph, Node
 from graft.ir.printer import to_text
 

@@ -256,12 +256,7 @@ def _floats(
 
 
 def _integers(
-    draw: np.random.Generator,
-    kind: Kind,
-    shape: tuple[int, ...],
-    dtype: DType,
-    low: int,
-    high: int,
+    draw: np.random.Generator, kind: Kind, shape: tuple[int, ...], dtype: DType, low: int, high: int
 ) -> Array:
     """Integers of every magnitude: uniform ones of 64 bits would hardly ever be small."""
     wide = np.uint64 if high > 2**63 else np.int64

@@ -32,11 +32,7 @@ from graft.byoc.explain_words import (
 )
 from graft.byoc.partition import Partition
 from graft.byoc.trust import Demotion
-from graft.cli.file_facts import (
-    FileFacts,
-    node_line,
-    placement_lines,
-)
+from graft.cli.file_facts import FileFacts, node_line, placement_lines
 from graft.cli.options import (
     REFERENCE,
     UsageError,

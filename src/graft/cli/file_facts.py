@@ -11,16 +11,7 @@ from typing import Any
 
 from graft.base.dims import Dim
 from graft.base.errors import UserError
-from graft.cli.report import (
-    Block,
-    Indented,
-    counted,
-    dim_text,
-    number,
-    section,
-    size_text,
-    table,
-)
+from graft.cli.report import Block, Indented, counted, dim_text, number, section, size_text, table
 from graft.cli.runnable import type_of
 from graft.program import instructions as p
 from graft.program.program import Program, arena_bytes, segment_arena
@@ -29,12 +20,7 @@ from graft.program.verify import nbytes_of
 from graft.runtime.artifact import Artifact, examine
 from graft.runtime.container import ArtifactError
 from graft.runtime.evaluated import evaluator_runtime
-from graft.runtime.grafted import (
-    MissingRuntime,
-    StoredRegion,
-    missing_runtimes,
-    stored_regions,
-)
+from graft.runtime.grafted import MissingRuntime, StoredRegion, missing_runtimes, stored_regions
 from graft.runtime.placement import StoredPlacement
 
 _MOST_LISTED = 20  # nodes, regions or programs of a kind

@@ -31,15 +31,7 @@ from graft.cli.options import (
     refuse_without_accelerator,
 )
 from graft.cli.placement import check_targets
-from graft.cli.report import (
-    Block,
-    counted,
-    error_text,
-    print_result,
-    seconds_text,
-    section,
-    table,
-)
+from graft.cli.report import Block, counted, error_text, print_result, seconds_text, section, table
 from graft.cli.terminal import print_note, spoken_warnings, status
 from graft.compiler import DEFAULT_TARGET, compile, compile_options
 from graft.precision import RANDOM, quantize

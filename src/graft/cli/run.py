@@ -33,15 +33,7 @@ from graft.cli.options import (
     positive,
 )
 from graft.cli.profile import MeasuredRuns, measured, profile_json, profile_lines, write_trace
-from graft.cli.report import (
-    Block,
-    figure,
-    number,
-    print_result,
-    seconds_text,
-    section,
-    table,
-)
+from graft.cli.report import Block, figure, number, print_result, seconds_text, section, table
 from graft.cli.runnable import (
     Runnable,
     is_compiled,

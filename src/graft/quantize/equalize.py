@@ -120,10 +120,7 @@ def observed_values(links: Sequence[Link]) -> list[Value]:
 
 
 def equalize(
-    graph: Graph,
-    links: Sequence[Link],
-    known: Mapping[Value, Sequence[Array]],
-    scheme: Scheme,
+    graph: Graph, links: Sequence[Link], known: Mapping[Value, Sequence[Array]], scheme: Scheme
 ) -> tuple[Graph, int]:
     """The graph with scaled channels, and the number of scaled links; `known` has the values that
     layers read, for some samples."""

@@ -37,10 +37,7 @@ class QuantizedWeight:
 
 
 def quantize_weight(
-    weight: Array,
-    dtype: DType = DType.INT8,
-    moments: Moments | None = None,
-    has_bias: bool = True,
+    weight: Array, dtype: DType = DType.INT8, moments: Moments | None = None, has_bias: bool = True
 ) -> QuantizedWeight:
     """Round to the levels of a dtype, the outermost being about the largest weight of the channel.
 

@@ -51,11 +51,7 @@ def _layer(draw: Draw, op: Op, fixed: Fixed) -> Call:
     plain = RECIPES.get(op.name.replace("qnn.", "nn."))(draw, op, [data] if data else [])
     shapes = [extents(type_) for type_ in plain.operands if type_ is not None]
     byte = data.dtype if data is not None else draw.among(_BYTES)
-    types = (
-        TensorType(byte, shapes[0]),
-        TensorType(DType.INT8, shapes[1]),
-        TensorType(byte, ()),
-    )
+    types = (TensorType(byte, shapes[0]), TensorType(DType.INT8, shapes[1]), TensorType(byte, ()))
     count = len(fixed) or draw.among((2, 3))
     return Call(types[:count], plain.attrs, {2: draw.array(byte, ())} if count > 2 else {})
 

@@ -26,13 +26,7 @@ from graft.byoc.contract import Backend, Cost, Runner, declared
 from graft.byoc.discover import is_announced
 from graft.byoc.isolate import backend_of, pack_graph, reference_of, unpack_graph
 from graft.byoc.measure import DEADLINE
-from graft.byoc.probe import (
-    Probe,
-    evaluate_a_step_off,
-    evaluate_nearby,
-    poisoned_outputs,
-    probes,
-)
+from graft.byoc.probe import Probe, evaluate_a_step_off, evaluate_nearby, poisoned_outputs, probes
 from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph

@@ -157,8 +157,7 @@ def ready_iree(task: Task) -> Ready:
     main = module[next(name for name in names if not name.startswith("__") and "$" not in name)]
     inputs = list(task.feeds.values())
     return Ready(
-        version_of("iree-base-compiler"),
-        lambda: [one.to_host() for one in as_list(main(*inputs))],
+        version_of("iree-base-compiler"), lambda: [one.to_host() for one in as_list(main(*inputs))]
     )
 
 
@@ -178,8 +177,7 @@ def ready_tvm(task: Task) -> Ready:
     main = relax.VirtualMachine(program, device)["main"]
     inputs = [tvm.runtime.tensor(data) for data in task.feeds.values()]
     return Ready(
-        f"{tvm.__version__} (not tuned)",
-        lambda: [one.numpy() for one in as_list(main(*inputs))],
+        f"{tvm.__version__} (not tuned)", lambda: [one.numpy() for one in as_list(main(*inputs))]
     )
 
 

@@ -44,15 +44,7 @@ from graft.cli.options import (
     check_placement,
 )
 from graft.cli.placement import check_targets, compiled_as_asked
-from graft.cli.report import (
-    Block,
-    Cell,
-    Line,
-    counted,
-    print_result,
-    section,
-    table,
-)
+from graft.cli.report import Block, Cell, Line, counted, print_result, section, table
 from graft.cli.runnable import is_compiled
 from graft.cli.survey import index_bounds
 from graft.cli.terminal import BAD, GOOD, spoken_warnings, status, styled

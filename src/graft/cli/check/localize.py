@@ -97,12 +97,7 @@ def blame_pass(
 
 
 def compare_nodes(
-    graph: Graph,
-    source: Source,
-    peer: Peer,
-    feeds: Feeds,
-    tolerance: Tolerance,
-    progress: Progress,
+    graph: Graph, source: Source, peer: Peer, feeds: Feeds, tolerance: Tolerance, progress: Progress
 ) -> NodeComparison:
     """Compare the values inside the model, in order, up to the first that differs."""
     nodes = in_order(source.model.graph.node, source.name)

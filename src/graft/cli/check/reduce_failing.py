@@ -309,9 +309,7 @@ def _with_types(case: Case) -> Case:
 
 
 def _still_fails(
-    options: argparse.Namespace,
-    failure: Failure,
-    passes: Callable[[argparse.Namespace], bool],
+    options: argparse.Namespace, failure: Failure, passes: Callable[[argparse.Namespace], bool]
 ) -> bool:
     """Whether the check of the written file fails as the whole model does."""
     if failure.kind not in (_DIFFERS, "fails"):
