@@ -93,7 +93,8 @@ def _priced(
         oversized = too_large(result, prices.costs, backends)
         costs = {one: cost for one, cost in prices.costs.items() if one not in oversized}
         result = _with_refusals(result, oversized)
-        left = unplaced(result, costs)
+        covered = {node for candidate in costs for node in candidate.nodes}
+        left = [node for node in result.nodes if node not in covered]
         if not left:
             return result, costs
         why = why_unplaced(left[0], result, {**prices.failures, **oversized}, names, pins)
@@ -282,12 +283,6 @@ def _plan(placement: Placement, choice: Choice, alternatives: Mapping[str, Choic
         method=choice.method,
         alternatives={name: other.seconds for name, other in alternatives.items()},
     )
-
-
-def unplaced(candidates: Candidates, costs: Mapping[Candidate, object]) -> list[Node]:
-    """The nodes that no priced candidate covers."""
-    covered = {node for candidate in costs for node in candidate.nodes}
-    return [node for node in candidates.nodes if node not in covered]
 
 
 def why_unplaced(

@@ -55,6 +55,7 @@ def placement_of(
 
     `host` gives the rate at which tensors are converted and rearranged, and the time to leave
     native code for a region and return, which is added to each region's launch."""
+    limits_by_form = {form_of(one.limits): one.limits for one in reversed(backends)}
     forms = list(dict.fromkeys([_HOST_FORM, *(form_of(backend.limits) for backend in backends)]))
     number = {node: index for index, node in enumerate(candidates.nodes)}
     priced = tuple(
@@ -73,7 +74,7 @@ def placement_of(
         )
         for item in priced
     )
-    limits_of = [host, *(_limits_with(backends, form) for form in forms[1:])]
+    limits_of = [host, *(limits_by_form[form] for form in forms[1:])]
     constants = tuple(
         constant_bytes(node, scope.graph) for node, scope in candidates.scope_of.items()
     )
@@ -121,10 +122,6 @@ def _sites(
 def form_of(limits: Limits) -> Form:
     """The form of values on a device."""
     return limits.space, limits.layout, limits.dtype
-
-
-def _limits_with(backends: Sequence[Backend], form: Form) -> Limits:
-    return next(backend.limits for backend in backends if form_of(backend.limits) == form)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,9 @@ def units_of(graph: Graph) -> Units:
         if node.op.name in (QUANTIZE, DEQUANTIZE, "constant"):
             continue
         before = dequantized(node, graph)
-        behind = way_to_quantize(node, graph) if before else _own_quantize(node, graph)
+        behind = way_to_quantize(node, graph)
+        if not before and len(behind) > 1:
+            behind = []  # without dequantised operands, only its own quantisation belongs to it
         members = {node, *before, *behind}
         for member in behind:
             members.update(dequantized(member, graph))
@@ -58,11 +60,6 @@ def way_to_quantize(node: Node, graph: Graph) -> list[Node]:
         if users[0].op.name == QUANTIZE:
             return way
     return []
-
-
-def _own_quantize(node: Node, graph: Graph) -> list[Node]:
-    way = way_to_quantize(node, graph)
-    return way if len(way) == 1 else []
 
 
 def torn_units(nodes: Sequence[Node], units: Units) -> Refusal | None:

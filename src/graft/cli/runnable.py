@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graft.base.dims import Dim, bare_symbol
+from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.base.errors import UserError
 from graft.cli.inputs import Input
@@ -21,7 +21,14 @@ from graft.cli.options import ABOUT_RUNNING, UsageError, given
 from graft.cli.profile import decides
 from graft.cli.report import counted, number, seconds_text
 from graft.cli.terminal import spoken_warnings, status
-from graft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from graft.ir.types import (
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    Type,
+    bound_symbols,
+)
 from graft.program.instructions import (
     Alias,
     Block,
@@ -116,10 +123,11 @@ def loaded(
     with status(f"loading {path.name}"), spoken_warnings():
         session = load(path, threads, verify=verify, deadline=deadline)
     seconds = time.perf_counter() - start
+    inputs = [Parameter(value.name, type_of(value)) for value in session.program.inputs]
     return Runnable(
         session,
-        [Parameter(value.name, type_of(value)) for value in session.program.inputs],
-        frozenset(symbols_in_inputs(session)),
+        inputs,
+        frozenset().union(*(bound_symbols(one.type) for one in inputs)),
         f"{_summary(session.program)}, {counted(session.threads, 'thread')}",
         f"loaded in {seconds_text(seconds)}",
         {**_steps(session.program), "threads": session.threads, "load_seconds": seconds},
@@ -148,13 +156,6 @@ def _named_type(words: str, shape: Sequence[Dim] | None, name: str) -> Type:
             key, _, value = inner.partition(",")
             return MapType(_ONNX_DTYPES.get(key) or DType(key), _named_type(value, None, name))
     raise UserError(f"the file does not say what '{name}' is", hint="compile the model again")
-
-
-def symbols_in_inputs(session: Session) -> set[str]:
-    """The symbols that the inputs' shapes bind."""
-    dims = (dim for value in session.program.inputs for dim in value.shape or ())
-    names = (bare_symbol(dim) for dim in dims)
-    return {name for name in names if name is not None}
 
 
 def _steps(program: Program) -> dict[str, int]:
