@@ -15,7 +15,12 @@ import numpy as np
 from graft.base.dims import symbol
 from graft.base.dtypes import Array, DType
 from graft.base.errors import GraftError, InternalError
-from graft.byoc.kit import recipes_movement, recipes_quantized, recipes_sampling, recipes_window  # noqa: F401  they register recipes
+from graft.byoc.kit import (  # noqa: F401  they register recipes
+    recipes_movement,
+    recipes_quantized,
+    recipes_sampling,
+    recipes_window,
+)
 from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.recipes import call_of
 from graft.byoc.kit.shrink import rebuilt
