@@ -25,7 +25,7 @@ from graft.ir.types import tensor
 from graft.ir.verify import verify
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.program.instructions import Transfer
-from graft.runtime.regions import Policy
+from graft.runtime.regions import Policy, incidents_of
 
 SHAPE = (1, 16, 4, 6)
 SEEDS = range(24)
@@ -145,7 +145,7 @@ def test_whoever_runs_what(seed: int) -> None:
     program = built(linked)
     for turn in range(3):
         compare(graph, program, turn)
-    assert linked.incidents == []
+    assert incidents_of(linked.regions) == []
     moves = [step for step in program.program.instructions if isinstance(step, Transfer)]
     ups = [step for step in moves if step.upload]
     devices = {id(one.card): one.card for one in made.values() if one.card is not None}
