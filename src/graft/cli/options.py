@@ -57,7 +57,7 @@ def check_folders(*paths: Path | None) -> None:
     """Refuse to write into folders that do not exist, before any work."""
     for path in paths:
         if path is not None and not path.parent.is_dir():
-            raise UserError(f"cannot write '{path}': there is no folder '{path.parent}'")
+            raise UserError(f"there is no folder '{path.parent}' to write '{path.name}' to")
 
 
 ACCURACIES = ("default", "strict")
