@@ -16,6 +16,7 @@ from graft.llvm.narrow import nibble
 from graft.llvm.rounding import nearest_byte, rounded
 from graft.llvm.text import CONTRACT, Builder, Value, constant
 from graft.llvm.types import WIDENED, register_bits
+from graft.loop.intrinsics import ACROSS
 from graft.loop.ir import BinaryKind
 
 Combine = Callable[[Builder, BinaryKind, DType, Value, Value], Value]
@@ -76,12 +77,7 @@ _TESTS: dict[str, Callable[[Builder, Value], Value]] = {
 }
 # Of numbers, to bytes.
 _BYTES: dict[str, bool] = {"to_int8": True, "to_uint8": False}
-_REDUCTIONS = {
-    "reduce_add": BinaryKind.ADD,
-    "reduce_multiply": BinaryKind.MULTIPLY,
-    "reduce_max": BinaryKind.MAXIMUM,
-    "reduce_min": BinaryKind.MINIMUM,
-}
+_REDUCTIONS = {name: kind for kind, name in ACROSS.items()}
 
 
 def call(

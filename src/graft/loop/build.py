@@ -87,14 +87,14 @@ def term(operand: Operand, dtype: DType = INDEX) -> Term:
     return Term(constant(operand, dtype) if isinstance(operand, Number) else operand)
 
 
-def constant(value: Number, dtype: DType = INDEX) -> Const:
-    """The number as a constant of the dtype, which has to hold it."""
+def constant(value: Number, dtype: DType = INDEX, lanes: int = 1) -> Const:
+    """The number, in each lane, as a constant of the dtype, which has to hold it."""
     if dtype is DType.BOOL:
-        return Const(bool(value), dtype)
+        return Const(bool(value), dtype, lanes)
     if dtype.is_float:
-        return Const(float(np.array(value).astype(dtype.numpy)), dtype)
+        return Const(float(np.array(value).astype(dtype.numpy)), dtype, lanes)
     if dtype.is_integer and int(value) == value:
-        return Const(int(value), dtype)
+        return Const(int(value), dtype, lanes)
     raise LoopError(f"{value} is no {dtype}", hint="cast explicitly or write another constant")
 
 

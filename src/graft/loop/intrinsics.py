@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from graft.base.dtypes import DType
+from graft.loop.ir import BinaryKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +169,11 @@ INTRINSICS: dict[str, Intrinsic] = {
     "reduce_multiply": Intrinsic(1, lambda x: np.multiply.reduce(x), reduces=True, integers=True),
     "reduce_max": Intrinsic(1, lambda x: np.maximum.reduce(x), reduces=True, integers=True),
     "reduce_min": Intrinsic(1, lambda x: np.minimum.reduce(x), reduces=True, integers=True),
+}
+# Those that combine the lanes of a vector.
+ACROSS = {
+    BinaryKind.ADD: "reduce_add",
+    BinaryKind.MULTIPLY: "reduce_multiply",
+    BinaryKind.MAXIMUM: "reduce_max",
+    BinaryKind.MINIMUM: "reduce_min",
 }

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from graft.loop.build import constant
 from graft.loop.ir import (
-    BinaryKind,
     Block,
     Const,
     Expr,
@@ -25,7 +25,6 @@ from graft.loop.ir import (
     Var,
 )
 from graft.loop.statements import bound
-from graft.loop.tensor import identity
 from graft.loop.traverse import (
     block,
     buffers_written,
@@ -113,10 +112,7 @@ def _named_gathers(statements: list[Stmt]) -> list[Stmt]:
 
 def _within(mask: Expr | None, value: Expr) -> Expr:
     """The value in the lanes of a mask; nothing is read for others."""
-    if mask is None:
-        return value
-    zero = identity(BinaryKind.ADD, value.dtype).value
-    return Select(mask, value, Const(zero, value.dtype, value.lanes))
+    return value if mask is None else Select(mask, value, constant(0, value.dtype, value.lanes))
 
 
 def _with_name(stmt: Stmt, var: Var, load: Load) -> Stmt:

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from graft.base.dtypes import DType
+from graft.loop.build import constant
 from graft.loop.ir import (
     INDEX,
     AtomicAdd,
-    Const,
     Expr,
     Function,
     If,
@@ -113,7 +112,7 @@ class _Names:
     def _name(self, value: Expr, guards: tuple[Guard, ...]) -> Var:
         """Bind a value to a name, masked by the guards."""
         var = Var(next(self._names), value.dtype, value.lanes)
-        nothing = Const(_zero(value.dtype), value.dtype, value.lanes)
+        nothing = constant(0, value.dtype, value.lanes)
         for condition, chosen in reversed(guards):
             if condition.lanes == value.lanes:
                 sides = (value, nothing) if chosen else (nothing, value)
@@ -124,9 +123,3 @@ class _Names:
 
 def _is_masked(node: Expr) -> bool:
     return isinstance(node, Select) and is_mask(node.condition)
-
-
-def _zero(dtype: DType) -> int | float | bool:
-    if dtype is DType.BOOL:
-        return False
-    return 0.0 if dtype.is_float else 0

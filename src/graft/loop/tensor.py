@@ -186,19 +186,19 @@ def min_(value: Operand, axes: Sequence[Axis], initial: Operand | None = None) -
     return reduce(BinaryKind.MINIMUM, value, axes, initial)
 
 
-def identity(kind: BinaryKind, dtype: DType) -> Const:
-    """The identity element of a reduction."""
+def identity(kind: BinaryKind, dtype: DType, lanes: int = 1) -> Const:
+    """The identity element of a reduction, in each lane."""
     if kind in (BinaryKind.ADD, BinaryKind.MULTIPLY):
-        return constant(int(kind is BinaryKind.MULTIPLY), dtype)
+        return constant(int(kind is BinaryKind.MULTIPLY), dtype, lanes)
     if kind not in (BinaryKind.MINIMUM, BinaryKind.MAXIMUM):
         raise LoopError(f"nothing reduces with '{kind}'")
     largest = kind is BinaryKind.MINIMUM
     if dtype.is_float:
-        return constant(float("inf") if largest else float("-inf"), dtype)
+        return constant(float("inf") if largest else float("-inf"), dtype, lanes)
     if dtype.is_unsigned_integer:
-        return constant((1 << dtype.bits) - 1 if largest else 0, dtype)
+        return constant((1 << dtype.bits) - 1 if largest else 0, dtype, lanes)
     limit = 1 << (dtype.bits - 1)
-    return constant(limit - 1 if largest else -limit, dtype)
+    return constant(limit - 1 if largest else -limit, dtype, lanes)
 
 
 def in_order(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -12,8 +12,10 @@ from dataclasses import replace
 from operator import is_
 
 from graft.loop import ir
+from graft.loop.build import constant
 from graft.loop.errors import ScheduleError
 from graft.loop.guards import one_by_one, rewrite
+from graft.loop.intrinsics import ACROSS
 from graft.loop.ranges import Context, constant_upper_bound
 from graft.loop.simplify import simplify
 from graft.loop.tensor import identity
@@ -26,13 +28,7 @@ from graft.loop.traverse import (
     substitute_in,
     with_children,
 )
-
-_ACROSS = {
-    ir.BinaryKind.ADD: "reduce_add",
-    ir.BinaryKind.MULTIPLY: "reduce_multiply",
-    ir.BinaryKind.MAXIMUM: "reduce_max",
-    ir.BinaryKind.MINIMUM: "reduce_min",
-}
+from graft.loop.vectors import combine_lanes
 
 
 def loop_error(var: ir.Var, verb: str, reason: str, hint: str = "") -> ScheduleError:
@@ -80,12 +76,12 @@ def _where(condition: ir.Expr, value: ir.Expr, before: ir.Load) -> ir.Expr:
     Other lanes are combined with the identity, so that the total does not wait for the mask; they
     are zero where nothing was there before, since functions of arbitrary numbers can take long."""
     match value:
-        case ir.Binary(kind, total, term) if total == before and kind in _ACROSS:
-            nothing = ir.Const(identity(kind, term.dtype).value, term.dtype, term.lanes)
+        case ir.Binary(kind, total, term) if total == before and kind in ACROSS:
+            nothing = identity(kind, term.dtype, term.lanes)
             return ir.Binary(kind, total, ir.Select(condition, term, nothing))
     if not reads_memory(value):
         return value
-    zero = ir.Const(identity(ir.BinaryKind.ADD, value.dtype).value, value.dtype, value.lanes)
+    zero = constant(0, value.dtype, value.lanes)
     return ir.Select(condition, value, before if before in loads_in(value) else zero)
 
 
@@ -162,12 +158,12 @@ class Lanes:
     def _combined(self, stmt: ir.Store) -> ir.Expr | None:
         """A horizontal reduction, where each iteration combines one value into a total."""
         match stmt.value:
-            case ir.Binary(kind, ir.Load() as total, value) if kind in _ACROSS:
+            case ir.Binary(kind, ir.Load() as total, value) if kind in ACROSS:
                 vector = self.expression(value)
                 same = total.buffer == stmt.buffer and total.indices == stmt.indices
                 if not same or vector.lanes == 1 or self.expression(total).lanes > 1:
                     return None
-                return ir.Binary(kind, total, ir.Call(_ACROSS[kind], (vector,), value.dtype))
+                return ir.Binary(kind, total, combine_lanes(kind, vector))
             case _:
                 return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from graft.loop.intrinsics import INTRINSICS
+from graft.loop.intrinsics import ACROSS, INTRINSICS
 from graft.loop.ir import (
     Binary,
     BinaryKind,
@@ -40,6 +40,11 @@ def scalar_of(expr: Expr) -> Expr | None:
             return base
         case _:
             return None
+
+
+def combine_lanes(kind: BinaryKind, vector: Expr) -> Expr:
+    """All lanes combined into one; a scalar is left alone."""
+    return vector if vector.lanes == 1 else Call(ACROSS[kind], (vector,), vector.dtype)
 
 
 def broadcast(value: Expr, lanes: int) -> Expr:

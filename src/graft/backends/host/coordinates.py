@@ -7,6 +7,7 @@ products of indices are folded where they are numbers.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,39 +29,26 @@ from graft.loop.ir import (
 from graft.ops.pointwise import element_of
 
 
-def plus(left: Expr | int, right: Expr | int) -> Expr:
-    """A sum of indices, without adding zero."""
-    one, other = index(left, right)
-    if isinstance(one, Const) and isinstance(other, Const):
-        return Const(one.value + other.value)
-    if one == Const(0):
-        return other
-    return one if other == Const(0) else Binary(BinaryKind.ADD, one, other)
+def _folded(
+    kind: BinaryKind, compute: Callable[[int, int], int], neutral: int, commutes: bool = False
+) -> Callable[[Expr | int, Expr | int], Expr]:
+    """An operation on indices that folds constants and leaves out a neutral operand."""
+
+    def operation(left: Expr | int, right: Expr | int) -> Expr:
+        one, other = index(left, right)
+        if isinstance(one, Const) and isinstance(other, Const):
+            return Const(compute(int(one.value), int(other.value)))
+        if other == Const(neutral):
+            return one
+        return other if commutes and one == Const(neutral) else Binary(kind, one, other)
+
+    return operation
 
 
-def minus(left: Expr, right: Expr) -> Expr:
-    """A difference of indices, without subtracting zero."""
-    if isinstance(left, Const) and isinstance(right, Const):
-        return Const(left.value - right.value)
-    return left if right == Const(0) else Binary(BinaryKind.SUBTRACT, left, right)
-
-
-def times(left: Expr | int, right: Expr | int) -> Expr:
-    """A product of indices, without multiplying by one."""
-    one, other = index(left, right)
-    if isinstance(one, Const) and isinstance(other, Const):
-        return Const(one.value * other.value)
-    if one == Const(1):
-        return other
-    return one if other == Const(1) else Binary(BinaryKind.MULTIPLY, one, other)
-
-
-def over(left: Expr, right: Expr | int) -> Expr:
-    """A quotient of indices, without dividing by one."""
-    (divisor,) = index(right)
-    if isinstance(left, Const) and isinstance(divisor, Const):
-        return Const(left.value // divisor.value)
-    return left if divisor == Const(1) else Binary(BinaryKind.FLOOR_DIVIDE, left, divisor)
+plus = _folded(BinaryKind.ADD, operator.add, 0, commutes=True)
+minus = _folded(BinaryKind.SUBTRACT, operator.sub, 0)
+times = _folded(BinaryKind.MULTIPLY, operator.mul, 1, commutes=True)
+over = _folded(BinaryKind.FLOOR_DIVIDE, operator.floordiv, 1)
 
 
 def modulo(left: Expr, right: Expr | int) -> Expr:
@@ -73,8 +61,7 @@ def modulo(left: Expr, right: Expr | int) -> Expr:
 
 def where(condition: Expr, value: Expr) -> Expr:
     """The value, which memory is read for, in the lanes that are there, and zero in others."""
-    nothing = constant(0, value.dtype)
-    return Select(condition, value, Const(nothing.value, value.dtype, value.lanes))
+    return Select(condition, value, constant(0, value.dtype, value.lanes))
 
 
 @dataclass(frozen=True, slots=True)

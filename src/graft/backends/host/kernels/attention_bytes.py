@@ -25,7 +25,7 @@ from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
 from graft.backends.host.kernels.integer_weights import QUAD, signed, unsigned
-from graft.backends.host.kernels.tile import ACROSS, Run, Running, Tile, balanced, runs
+from graft.backends.host.kernels.tile import Run, Running, Tile, balanced, runs
 from graft.backends.host.kernels.vectors import Span, lanes_for, mask_of
 from graft.backends.host.kernels.views import numbers, shared_loop, unclear
 from graft.backends.host.storage import shape_of
@@ -57,6 +57,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.loop.statements import with_memory
+from graft.loop.vectors import combine_lanes
 from graft.ops.integer import HALF, score_of
 from graft.rewrite.rule import Refusal
 from graft.target.register_tile import most_pixels
@@ -408,7 +409,7 @@ class _Rows:
         if not self.writer.attrs.divided:
             body = self.shares()
         for row in range(self.count):
-            most = Call(ACROSS[BinaryKind.MAXIMUM], (self.top.value(row),), DType.FLOAT32)
+            most = combine_lanes(BinaryKind.MAXIMUM, self.top.value(row))
             body = Let(self.most[row], Broadcast(most, self.lanes), body)
         return body
 
@@ -421,7 +422,7 @@ class _Rows:
 
         rounded: Stmt = self.round(share)
         for row in range(self.count):
-            total = Term(Call(ACROSS[BinaryKind.ADD], (self.sums.value(row),), DType.FLOAT32))
+            total = Term(combine_lanes(BinaryKind.ADD, self.sums.value(row)))
             factor = 1.0 / total * (1.0 / self.writer.attrs.step)
             rounded = Let(self.factors[row], Broadcast(factor.expr, self.lanes), rounded)
         return Block((begin, rounded))
@@ -482,10 +483,7 @@ class _Rows:
 
     def total(self, row: int) -> Term:
         """The sum of all codes of a query."""
-        total: Expr = self.totals.value(row)
-        if total.lanes > 1:
-            total = Call(ACROSS[BinaryKind.ADD], (total,), DType.INT32)
-        return Term(total)
+        return Term(combine_lanes(BinaryKind.ADD, self.totals.value(row)))
 
     def first_sums(self) -> Stmt:
         """What comes off the sums of a query, in front of them."""

@@ -57,8 +57,7 @@ class Bordered:
         """Some pixels of a row, a whole block of channels each."""
         column = Var(f"zero{tag}")
         storage, lanes = self.storage, self.storage.block
-        single = constant(storage.fill, storage.dtype)
-        filling = Const(single.value, storage.dtype, lanes)
+        filling = constant(storage.fill, storage.dtype, lanes)
         channel: Expr = Ramp(Const(0), 1, lanes) if lanes > 1 else Const(0)
         store = Store(self.buffer, (*at, plus(column, first), channel), filling)
         return For(column, Const(0), count, Block((store,)))

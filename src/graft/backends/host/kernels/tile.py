@@ -14,7 +14,6 @@ half of the sums are in place), and a channel's two sums are added at last.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +43,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.tensor import identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Tile:
 
     def clear(self, start: Callable[[int], Expr] | None = None) -> Stmt:
         """All accumulators zero, or what their vector starts with."""
-        zero = Const(constant(0, self.dtype).value, self.dtype, self.lanes)
+        zero = constant(0, self.dtype, self.lanes)
 
         def begin(pixel: int, vector: int) -> Stmt:
             first = zero if start is None else start(vector)
@@ -216,26 +216,6 @@ REDUCTIONS = {
     "max": BinaryKind.MAXIMUM,
     "min": BinaryKind.MINIMUM,
 }
-_NEUTRAL: dict[BinaryKind, float] = {
-    BinaryKind.ADD: 0.0,
-    BinaryKind.MULTIPLY: 1.0,
-    BinaryKind.MAXIMUM: -math.inf,
-    BinaryKind.MINIMUM: math.inf,
-}
-# The intrinsic that combines the lanes of a vector.
-ACROSS = {
-    BinaryKind.ADD: "reduce_add",
-    BinaryKind.MAXIMUM: "reduce_max",
-    BinaryKind.MINIMUM: "reduce_min",
-}
-
-
-def neutral(kind: BinaryKind, dtype: DType) -> float | int:
-    """The number that changes nothing when it is combined with another."""
-    if dtype.is_float:
-        return _NEUTRAL[kind]
-    lowest = -1 << dtype.bits - 1 if dtype.is_signed_integer else 0
-    return lowest if kind is BinaryKind.MAXIMUM else constant(int(_NEUTRAL[kind]), dtype).value
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +227,6 @@ class Running:
     slots: int
     lanes: int
     dtype: DType
-
-    @property
-    def neutral(self) -> float:
-        return neutral(self.kind, self.dtype)
 
     @property
     def buffer(self) -> Buffer:
@@ -265,8 +241,8 @@ class Running:
         return Load(self.buffer, self.at(slot))
 
     def clear(self) -> Stmt:
-        neutral = Const(self.neutral, self.dtype, self.lanes)
-        return Block(tuple(Store(self.buffer, self.at(s), neutral) for s in range(self.slots)))
+        start = identity(self.kind, self.dtype, self.lanes)
+        return Block(tuple(Store(self.buffer, self.at(s), start) for s in range(self.slots)))
 
     def add(self, slot: int, value: Expr) -> Stmt:
         """Combine a vector into a slot."""

@@ -10,13 +10,14 @@ image in one axis, which is longer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from graft.backends.host.extents import Extents
 from graft.backends.host.group import Group
+from graft.backends.host.kernels.dense import pack_units
 from graft.backends.host.kernels.tile import REDUCTIONS
 from graft.backends.host.kernels.views import Axes, merged, operand_shapes, padded, unclear
 from graft.backends.host.storage import shape_of
@@ -34,194 +35,63 @@ from graft.target.target import Target
 VECTORS = 2
 
 Shape = tuple[AnyDim, ...]
+Operator = tuple[str, Attrs]
 
 
 @dataclass(frozen=True)
 class View:
-    """Every tensor as it is."""
+    """How a kernel sees the tensors of its group: the shape of each value, the operator that a node
+    becomes under these shapes (None: its own), and constants as the kernel reads them."""
 
-    group: Group
-    extents: Extents
-
-    def shape(self, value: Value) -> Shape:
-        """The shape under which a value is seen."""
-        return tuple(self.extents.size(dim) for dim in shape_of(value))
-
-    def packed(self, _value: Value, array: Array) -> Array:
-        """A constant as the kernel reads it."""
-        return array
-
-    def operator(self, _node: Node) -> tuple[str, Attrs] | None:
-        """The operator that a node is under this view, if it is another one."""
-        return None
-
-
-@dataclass(frozen=True)
-class MergedView(View):
-    """Pointwise nodes with as few axes as broadcasting allows."""
-
-    axes: Axes
-    shapes: Mapping[Value, tuple[Dim, ...]]  # with all axes of the result
-
-    def shape(self, value: Value) -> Shape:
-        shape = self.shapes[value]
-        return tuple(self.extents.total(shape[first:stop]) for first, stop in self.axes.runs)
-
-    def operator(self, node: Node) -> tuple[str, Attrs] | None:
-        return ("add", Attrs()) if node.op.name == "nn.bias_add" else None
-
-
-@dataclass(frozen=True)
-class NormalizedRows(View):
-    """A normalisation over the last axes: all of them as one, and all before them as another."""
-
-    first: int  # of the axes that are normalised
-
-    def shape(self, value: Value) -> Shape:
-        shape = shape_of(value)
-        if value not in (self.group.node.args[0], self.group.output):
-            return (self.extents.total(shape),)
-        return self.extents.total(shape[: self.first]), self.extents.total(shape[self.first :])
-
-    def operator(self, node: Node) -> tuple[str, Attrs] | None:
-        return node.op.name, replace(node.attrs, axis=1)
-
-
-@dataclass(frozen=True)
-class AlongAxis(View):
-    """What is computed along one axis: all axes before it as one, and all behind it."""
-
-    axis: int
-
-    def shape(self, value: Value) -> Shape:
-        shape = shape_of(value)
-        behind = (self.extents.total(shape[self.axis + 1 :]),) if shape[self.axis + 1 :] else ()
-        row = self.extents.size(shape[self.axis])
-        return self.extents.total(shape[: self.axis]), row, *behind
-
-    def operator(self, node: Node) -> tuple[str, Attrs] | None:
-        return node.op.name, replace(node.attrs, axis=1)
-
-
-@dataclass(frozen=True)
-class ReducedView(View):
-    """A reduction and the pointwise nodes around it: runs of axes that are all reduced, or all kept
-    and not broadcast along, are one axis. Axes that are reduced stay, with one element."""
-
-    anchor: Node
-    axes: Axes
-    reduced: tuple[int, ...]  # of the runs
-    shapes: Mapping[Value, tuple[Dim, ...]]  # with all axes of what is reduced
-
-    def shape(self, value: Value) -> Shape:
-        shape = self.shapes[value]
-        return tuple(self.extents.total(shape[first:stop]) for first, stop in self.axes.runs)
-
-    def operator(self, node: Node) -> tuple[str, Attrs] | None:
-        if node is self.anchor:
-            return node.op.name, ReduceAttrs(self.reduced, keepdims=True)
-        return ("add", Attrs()) if node.op.name == "nn.bias_add" else None
-
-
-@dataclass(frozen=True)
-class JoinedView(View):
-    """A concatenation: the axes before the joined one as one, and it with all behind it as one."""
-
-    axis: int
-
-    def shape(self, value: Value) -> Shape:
-        before = self.extents.total(shape_of(self.group.output)[: self.axis])
-        return before, self.extents.total(shape_of(value)[self.axis :])
-
-
-@dataclass(frozen=True)
-class Rows(View):
-    """A dense layer and what follows it, all rows in one axis and units in blocks of a width."""
-
-    anchor: Node
-    width: int
-
-    def shape(self, value: Value) -> Shape:
-        data, weight = self.anchor.args
-        dims = shape_of(value)
-        if value is weight:
-            return self._packed_shape()
-        if value is not data and product(dims) == 1:
-            return ()
-        # The rows are as long as the weights say, be that known of the data or not.
-        columns = shape_of(weight)[1:] if value is data else self._blocks(dims[-1])
-        return (
-            columns if product(dims[:-1]) == 1 and value is not data else (self._rows(), *columns)
-        )
-
-    def _rows(self) -> AnyDim:
-        return self.extents.total(shape_of(self.anchor.output)[:-1])
-
-    def _blocks(self, columns: Dim) -> Shape:
-        return columns // self.width, self.width
-
-    def _packed_shape(self) -> Shape:
-        units, inputs = shape_of(self.anchor.args[1])
-        return units // self.width, inputs, self.width
-
-    def packed(self, value: Value, array: Array) -> Array:
-        if value is not self.anchor.args[1]:
-            return array
-        units, inputs = array.shape
-        blocks = array.reshape(units // self.width, self.width, inputs)
-        return np.ascontiguousarray(blocks.transpose(0, 2, 1))
-
-    def operator(self, node: Node) -> tuple[str, Attrs] | None:
-        return ("einsum", EinsumAttrs("ik,jkl->ijl")) if node is self.anchor else None
-
-
-@dataclass(frozen=True)
-class Pixels(View):
-    """A convolution of single pixels and what follows it, all pixels in one axis."""
-
-    anchor: Node
-
-    def shape(self, value: Value) -> Shape:
-        dims, whole = shape_of(value), shape_of(self.anchor.output)
-        if value is self.anchor.args[1]:
-            return dims[:2]
-        if len(dims) < len(whole):
-            return () if product(dims) == 1 else dims  # a bias is a list
-        pixels = self.extents.total(whole[2:]) if dims[2:] == whole[2:] else 1
-        return (*(self.extents.size(dim) for dim in dims[:2]), pixels)
-
-    def packed(self, value: Value, array: Array) -> Array:
-        return array.reshape(array.shape[:2]) if value is self.anchor.args[1] else array
-
-    def operator(self, node: Node) -> tuple[str, Attrs] | None:
-        return ("einsum", EinsumAttrs("ncp,kc->nkp")) if node is self.anchor else None
+    shape: Callable[[Value], Shape]
+    operator: Callable[[Node], Operator | None] = lambda _node: None
+    packed: Callable[[Value, Array], Array] = lambda _value, array: array
 
 
 def view_of(group: Group, extents: Extents, target: Target) -> View:
-    """How the group's tensors are best seen."""
+    """The view with the fewest and longest axes that the group's operators allow."""
     if group.is_pointwise and all(node.op.scalar is not None for node in group.nodes):
-        return _merged(group, extents) or View(group, extents)
+        return _merged(group, extents) or _plain(extents)
     if group.node.op.name in ("nn.layer_norm", "nn.rms_norm"):
-        return _normalized(group, extents)
+        return _normalized_rows(group, extents) or _plain(extents)
     if group.node.op.name in ("nn.softmax", "nn.log_softmax"):
-        return AlongAxis(group, extents, group.node.attrs.axis % len(shape_of(group.output)))
+        return _along_axis(extents, group.node.attrs.axis % len(shape_of(group.output)))
     if group.node.op.name == "concatenate":
-        axis = group.node.attrs.axis % len(shape_of(group.output))
-        return JoinedView(group, extents, axis)
+        return _joined(group, extents)
     anchor = group.anchor
     if anchor is not None and anchor.op.name in REDUCTIONS:
-        return _reduced(group, extents, anchor) or View(group, extents)
+        return _reduced(group, extents, anchor) or _plain(extents)
     if anchor is not None and anchor.op.name == "nn.conv2d" and _is_in_pixels(group, anchor):
-        return Pixels(group, extents, anchor)
+        return _pixels(extents, anchor)
     if anchor is not None and anchor.op.name == "nn.dense" and _is_in_rows(group, anchor):
-        units = shape_of(anchor.output)[-1]
-        width = _width(units, anchor.output.dtype, target)
-        return Rows(group, extents, anchor, width)
-    return View(group, extents)
+        return _rows(extents, anchor, target)
+    return _plain(extents)
 
 
-def _merged(group: Group, extents: Extents) -> MergedView | None:
-    """Pointwise nodes with axes merged; None where it is not known what is broadcast."""
+def _plain(extents: Extents) -> View:
+    """Every tensor as it is."""
+    return View(lambda value: tuple(extents.size(dim) for dim in shape_of(value)))
+
+
+def _in_runs(
+    extents: Extents, axes: Axes, shapes: Mapping[Value, tuple[Dim, ...]]
+) -> Callable[[Value], Shape]:
+    """Shapes, given with all axes, that have runs of axes as one."""
+
+    def shape(value: Value) -> Shape:
+        return tuple(extents.total(shapes[value][first:stop]) for first, stop in axes.runs)
+
+    return shape
+
+
+def _bias_as_sum(node: Node) -> Operator | None:
+    """A bias, which is seen with the axes of what it is added to."""
+    return ("add", Attrs()) if node.op.name == "nn.bias_add" else None
+
+
+def _merged(group: Group, extents: Extents) -> View | None:
+    """Pointwise nodes with as few axes as broadcasting allows; None where it is not known what is
+    broadcast."""
     shape = shape_of(group.output)
     values = (value for node in group.nodes for value in (*node.args, *node.outputs))
     shapes = operand_shapes(group.nodes, len(shape))
@@ -230,11 +100,108 @@ def _merged(group: Group, extents: Extents) -> MergedView | None:
     shapes |= {node.output: padded(shape_of(node.output), len(shape)) for node in group.nodes}
     if unclear(shape, shapes.values()) is not None:
         return None
-    return MergedView(group, extents, merged(shape, shapes.values()), shapes)
+    return View(_in_runs(extents, merged(shape, shapes.values()), shapes), _bias_as_sum)
 
 
-def _reduced(group: Group, extents: Extents, anchor: Node) -> ReducedView | None:
-    """A reduction with axes merged; None where that is not possible or not known."""
+def _on_second_axis(node: Node) -> Operator:
+    return node.op.name, replace(node.attrs, axis=1)
+
+
+def _normalized_rows(group: Group, extents: Extents) -> View | None:
+    """A normalisation over the last axes: all of them as one, and all before them as another; None
+    unless scale and shift are one row each."""
+    data, *parameters = group.node.args
+    whole = shape_of(data)
+    first = group.node.attrs.axis % len(whole)
+    row = whole[first:]
+    is_row = (
+        shape_of(parameter)[-len(row) :] == row and product(shape_of(parameter)) == product(row)
+        for parameter in parameters
+    )
+    if data in parameters or not all(is_row):
+        return None
+
+    def shape(value: Value) -> Shape:
+        dims = shape_of(value)
+        if value not in (data, group.output):
+            return (extents.total(dims),)
+        return extents.total(dims[:first]), extents.total(dims[first:])
+
+    return View(shape, _on_second_axis)
+
+
+def _along_axis(extents: Extents, axis: int) -> View:
+    """What is computed along one axis: all axes before it as one, and all behind it."""
+
+    def shape(value: Value) -> Shape:
+        dims = shape_of(value)
+        behind = (extents.total(dims[axis + 1 :]),) if dims[axis + 1 :] else ()
+        row = extents.size(dims[axis])
+        return extents.total(dims[:axis]), row, *behind
+
+    return View(shape, _on_second_axis)
+
+
+def _joined(group: Group, extents: Extents) -> View:
+    """A concatenation: the axes before the joined one as one, and it with all behind it as one."""
+    whole = shape_of(group.output)
+    axis = group.node.attrs.axis % len(whole)
+
+    def shape(value: Value) -> Shape:
+        return extents.total(whole[:axis]), extents.total(shape_of(value)[axis:])
+
+    return View(shape)
+
+
+def _rows(extents: Extents, anchor: Node, target: Target) -> View:
+    """A dense layer and what follows it, all rows in one axis and units in blocks of a width."""
+    data, weight = anchor.args
+    whole = shape_of(anchor.output)
+    width = _width(whole[-1], anchor.output.dtype, target)
+
+    def shape(value: Value) -> Shape:
+        dims = shape_of(value)
+        if value is weight:
+            return dims[0] // width, dims[1], width
+        if value is not data and product(dims) == 1:
+            return ()
+        # The rows are as long as the weights say, be that known of the data or not.
+        columns = shape_of(weight)[1:] if value is data else (dims[-1] // width, width)
+        if product(dims[:-1]) == 1 and value is not data:
+            return columns
+        return extents.total(whole[:-1]), *columns
+
+    def packed(value: Value, array: Array) -> Array:
+        return np.ascontiguousarray(pack_units(array, width)) if value is weight else array
+
+    product_of_rows = ("einsum", EinsumAttrs("ik,jkl->ijl"))
+    return View(shape, lambda node: product_of_rows if node is anchor else None, packed)
+
+
+def _pixels(extents: Extents, anchor: Node) -> View:
+    """A convolution of single pixels and what follows it, all pixels in one axis."""
+    weight, whole = anchor.args[1], shape_of(anchor.output)
+
+    def shape(value: Value) -> Shape:
+        dims = shape_of(value)
+        if value is weight:
+            return dims[:2]
+        if len(dims) < len(whole):
+            return () if product(dims) == 1 else dims  # a bias is a list
+        pixels = extents.total(whole[2:]) if dims[2:] == whole[2:] else 1
+        return (*(extents.size(dim) for dim in dims[:2]), pixels)
+
+    def packed(value: Value, array: Array) -> Array:
+        return array.reshape(array.shape[:2]) if value is weight else array
+
+    product_of_pixels = ("einsum", EinsumAttrs("ncp,kc->nkp"))
+    return View(shape, lambda node: product_of_pixels if node is anchor else None, packed)
+
+
+def _reduced(group: Group, extents: Extents, anchor: Node) -> View | None:
+    """A reduction and the pointwise nodes around it: runs of axes that are all reduced, or all kept
+    and not broadcast along, are one axis. Axes that are reduced stay, with one element. None where
+    that is not possible or not known."""
     data, reduced_axes = anchor.args[0], anchor.attrs.axes
     shape, result = shape_of(data), shape_of(anchor.output)
     before = group.leading_to(data)
@@ -265,7 +232,9 @@ def _reduced(group: Group, extents: Extents, anchor: Node) -> ReducedView | None
         for number, run in enumerate(runs.runs)
         if any(axis in axes and shape[axis] != 1 for axis in range(*run))
     )
-    return ReducedView(group, extents, anchor, runs, reduced, {**earlier, **spread})
+    reduction = (anchor.op.name, ReduceAttrs(reduced, keepdims=True))
+    shapes = _in_runs(extents, runs, {**earlier, **spread})
+    return View(shapes, lambda node: reduction if node is anchor else _bias_as_sum(node))
 
 
 def _spread(operand: tuple[Dim, ...], rest: tuple[Dim, ...], axes: set[int]) -> tuple[Dim, ...]:
@@ -274,21 +243,6 @@ def _spread(operand: tuple[Dim, ...], rest: tuple[Dim, ...], axes: set[int]) -> 
         return operand
     left = iter(operand)
     return tuple(1 if axis in axes else next(left) for axis in range(len(rest)))
-
-
-def _normalized(group: Group, extents: Extents) -> View:
-    """A normalisation in rows, if scale and shift are one row each."""
-    data, *parameters = group.node.args
-    shape = shape_of(data)
-    first = group.node.attrs.axis % len(shape)
-    row = shape[first:]
-    is_row = (
-        shape_of(parameter)[-len(row) :] == row and product(shape_of(parameter)) == product(row)
-        for parameter in parameters
-    )
-    if data in parameters or not all(is_row):
-        return View(group, extents)
-    return NormalizedRows(group, extents, first)
 
 
 def _is_simple(node: Node) -> bool:

@@ -38,10 +38,10 @@ from graft.ir.graph import Node
 from graft.loop.build import Term, call
 from graft.loop.ir import (
     Allocate,
+    BinaryKind,
     Block,
     Broadcast,
     Buffer,
-    Call,
     Const,
     Expr,
     For,
@@ -53,6 +53,7 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.vectors import combine_lanes
 from graft.rewrite.rule import Refusal
 from graft.target.machine import LINE_BYTES
 from graft.target.target import Target
@@ -189,9 +190,7 @@ class _Writer(ImageWriter):
 
         def around(finish: Callable[[Term], Term], body: Stmt) -> Stmt:
             for pixel, name in reversed(list(enumerate(names))):
-                total = sums.value(pixel, 0)
-                if self.lanes > 1:
-                    total = Call("reduce_add", (total,), self.dtype)
+                total = combine_lanes(BinaryKind.ADD, sums.value(pixel, 0))
                 body = Let(name, finish(Term(total)).expr, body)
             loop = self.each_block(column, len(names), add)
             return Allocate(sums.accumulators, Block((sums.clear(), loop, body)))

@@ -361,11 +361,8 @@ class _Writer(ImageWriter):
             if table is not None
         ]
         for flag in flags:
-            fill = constant(
-                self.map.fill if vector.dtype.is_float else int(self.map.fill), vector.dtype
-            )
-            filling = Const(fill.value, vector.dtype, vector.lanes)
-            vector = Select(Broadcast(flag, vector.lanes), vector, filling)
+            fill = constant(self.map.fill, vector.dtype, vector.lanes)
+            vector = Select(Broadcast(flag, vector.lanes), vector, fill)
         return self.store(coordinate, {self.end: vector})
 
     def places(self, coordinate: BlockedCoordinate, start: Expr) -> Expr:

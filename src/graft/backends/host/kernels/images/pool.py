@@ -25,7 +25,7 @@ from graft.backends.host.kernels.image import (
     operands,
     source_block,
 )
-from graft.backends.host.kernels.tile import Running, balanced, neutral, runs
+from graft.backends.host.kernels.tile import Running, balanced, runs
 from graft.backends.host.storage import shape_of
 from graft.ir.graph import Node
 from graft.loop.ir import (
@@ -42,6 +42,7 @@ from graft.loop.ir import (
     Var,
 )
 from graft.loop.statements import bound
+from graft.loop.tensor import identity
 from graft.loop.traverse import block
 from graft.ops.integer import BYTES
 from graft.ops.mixed import HALVES
@@ -344,7 +345,7 @@ class _Writer(ImageWriter):
     def finish(self, first: int, column: Expr, parts: list[Expr], counted: Expr) -> Stmt:
         """What the columns of a window give together, through the epilogue, to memory."""
         dtype, lanes = self.anchor.output.dtype, self.lanes
-        nothing: Expr = Const(neutral(self.kind, dtype), dtype, lanes)
+        nothing: Expr = identity(self.kind, dtype, lanes)
         total = reduce(partial(Binary, self.kind), parts) if parts else nothing
         if self.averages:
             number = Cast(dtype, times(self.counted, counted))

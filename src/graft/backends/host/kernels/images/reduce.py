@@ -37,7 +37,7 @@ from graft.backends.host.kernels.image import (
     source_block,
     vector_lanes,
 )
-from graft.backends.host.kernels.tile import ACROSS, REDUCTIONS, Tile, neutral, parts, runs
+from graft.backends.host.kernels.tile import REDUCTIONS, Tile, parts, runs
 from graft.backends.host.kernels.vectors import mask_of, masked_store
 from graft.backends.host.storage import BLOCKS, Storage, shape_of
 from graft.base.dtypes import DType
@@ -48,7 +48,6 @@ from graft.loop.ir import (
     BinaryKind,
     Block,
     Broadcast,
-    Call,
     Cast,
     Const,
     Expr,
@@ -59,6 +58,8 @@ from graft.loop.ir import (
     Store,
     Var,
 )
+from graft.loop.tensor import identity
+from graft.loop.vectors import combine_lanes
 from graft.ops.integer import BYTES
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
@@ -164,7 +165,7 @@ class _Writer:
         self.anchor, self.size = anchor, block
         self.lanes, self.dtype = schedule.lanes, anchor.output.dtype
         self.kind = REDUCTIONS[anchor.op.name]
-        self.start = Const(neutral(self.kind, self.dtype), self.dtype, self.lanes)
+        self.start = identity(self.kind, self.dtype, self.lanes)
         extents = map(parameters.extent, shape_of(anchor.args[0]))
         self.batches, self.channels, self.height, self.width = extents
         self.result: Storage = parameters.stores[parameters.group.output]
@@ -312,9 +313,7 @@ class _ChannelWriter(_Writer):
 
     def finish(self, tile: Tile, column: Expr, pixel: int) -> Stmt:
         """The lanes together, those of a mean divided, through the epilogue, to memory."""
-        total = tile.value(pixel, 0)
-        if tile.lanes > 1:
-            total = Call(ACROSS[self.kind], (total,), total.dtype)
+        total = combine_lanes(self.kind, tile.value(pixel, 0))
         if self.anchor.op.name == "mean":
             divisor = Const(float(self.channel_count), total.dtype)
             total = Binary(BinaryKind.DIVIDE, total, divisor)
