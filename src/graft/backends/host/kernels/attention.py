@@ -114,29 +114,31 @@ def attention(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
         return Refusal(f"the softmax is in {anchor.attrs.softmax_dtype}")
     if not isinstance(anchor.attrs.offset, int):
         return Refusal("the offset is not a plain number")
-    reason = _unfit_shapes(anchor)
-    if reason is not None:
-        return Refusal(reason)
+    refused = _unfit_extents(anchor)
+    if refused is not None:
+        return refused
     epilogue = epilogue_of(group, stores, anchor, {}, apart=4)
     if isinstance(epilogue, Refusal):
         return epilogue
     return lambda: epilogue.parameters.kernel(_Writer(epilogue, target).body())
 
 
-def _unfit_shapes(anchor: Node) -> str | None:
-    """Why the extents of the operands are not what loops can be written for, if they are not."""
-    (batch, heads, queries, size), *others = (shape_of(value) for value in anchor.args[:3])
-    values = others[1][3]
-    fixed = (heads, size, values, *(shape[1] for shape in others))
+def _unfit_extents(anchor: Node) -> Refusal | None:
+    """Why loops cannot be written for the extents of the operands, if they cannot."""
+    (_, heads, _, size), *others = (shape_of(value) for value in anchor.args[:3])
+    fixed = (heads, size, others[1][3], *(shape[1] for shape in others))
     if not all(isinstance(extent, int) for extent in fixed):
-        return "heads, or how long queries and values are, become known only at run time"
-    if any(shape[0] != batch for shape in others):
-        return "the batches of queries, keys and values may differ"
+        return Refusal("heads, or how long queries and values are, become known only at run time")
+    return unfit_batches(anchor)
+
+
+def unfit_batches(anchor: Node) -> Refusal | None:
+    """Why it is not known which item of a batch operands or the mask belong to, if it is not."""
+    (batch, heads, queries, _), keys, values = (shape_of(value) for value in anchor.args[:3])
+    if keys[0] != batch or values[0] != batch:
+        return Refusal("the batches of queries, keys and values may differ")
     mask = anchor.inputs[3] if len(anchor.inputs) > 3 else None
-    if mask is not None:
-        refused = unclear((batch, heads, queries, others[0][2]), [shape_of(mask)])
-        return None if refused is None else refused.reason
-    return None
+    return None if mask is None else unclear((batch, heads, queries, keys[2]), [shape_of(mask)])
 
 
 def default_schedule(target: Target, dtype: DType, queries: Dim, size: int) -> AttentionSchedule:

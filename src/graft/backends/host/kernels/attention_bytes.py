@@ -23,11 +23,18 @@ from graft.backends.host.coordinates import PlainCoordinate, over, plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import Layout, Plan, kernel_template
+from graft.backends.host.kernels.attention import unfit_batches
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
-from graft.backends.host.kernels.integer_weights import QUAD, signed, unsigned
-from graft.backends.host.kernels.tile import Run, Running, Tile, balanced, runs
+from graft.backends.host.kernels.integer_weights import (
+    QUAD,
+    joined_bytes,
+    signed,
+    signed_byte,
+    unsigned,
+)
+from graft.backends.host.kernels.tile import Running, Tile, balanced, numbered_tile, runs
 from graft.backends.host.kernels.vectors import Span, lanes_for, mask_of
-from graft.backends.host.kernels.views import numbers, shared_loop, unclear
+from graft.backends.host.kernels.views import numbers, shared_loop
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
@@ -41,13 +48,9 @@ from graft.loop.ir import (
     Broadcast,
     Buffer,
     Call,
-    Cast,
-    Compare,
-    CompareKind,
     Const,
     Expr,
     For,
-    If,
     Let,
     Load,
     Ramp,
@@ -104,18 +107,13 @@ def _unfit(group: Group, anchor: Node) -> Refusal | None:
     """Why loops cannot be written for such operands, if they cannot."""
     if any(value in group.constants for value in anchor.args):
         return Refusal("an operand is constant")
-    (batch, heads, queries, size), *others = (shape_of(value) for value in anchor.args[:3])
+    (_, heads, _, size), *others = (shape_of(value) for value in anchor.args[:3])
     fixed = (heads, size, *others[0][1:], *others[1][1:])
     if not all(isinstance(extent, int) and extent for extent in fixed):
         return Refusal("heads, keys or sizes are none, or become known only at run time")
-    if any(shape[0] != batch for shape in others):
-        return Refusal("the batches of queries, keys and values may differ")
     if not isinstance(size, int) or size % QUAD or size > LARGEST_SIZE:
         return Refusal(f"{size} steps are no fours, or more than {LARGEST_SIZE}")
-    mask = anchor.inputs[3] if len(anchor.inputs) > 3 else None
-    if mask is None:
-        return None
-    return unclear((batch, heads, queries, others[0][2]), [shape_of(mask)])
+    return unfit_batches(anchor)
 
 
 def default_schedule(
@@ -184,7 +182,7 @@ class _Writer:
         first = times(chunk, per_chunk)
         rest = Binary(BinaryKind.SUBTRACT, tiles, first)
         count = Binary(BinaryKind.MINIMUM, per_chunk, rest) if self.schedule.chunks > 1 else tiles
-        body = self.tile(number, row_runs)
+        body = numbered_tile(number, row_runs, lambda row, size: _Rows(self, size).body(row))
         loop = For(number, first, count, body)
         job: Stmt = Block((self.pack_keys(), self.pack_values(), loop))
         job = with_memory(job, self.value_words, self.key_terms, self.key_words)
@@ -192,17 +190,6 @@ class _Writer:
         chunks = Const(self.schedule.chunks)
         parts = ((self.batch, self.batches), (self.head, Const(self.heads)), (chunk, chunks))
         return shared_loop(parts, job)
-
-    def tile(self, number: Var, row_runs: list[Run]) -> Stmt:
-        """The tile of that number, which is of one of the sizes."""
-        first, *others = row_runs
-        own = first.tile(number, lambda row: _Rows(self, first.size).body(row))
-        if not others:
-            return own
-        later = Var(f"{number.name}_{others[0].size}")
-        beyond = Binary(BinaryKind.SUBTRACT, number, first.count)
-        inside = Compare(CompareKind.LESS, number, first.count)
-        return If(inside, own, Let(later, beyond, self.tile(later, others)))
 
     def pack_keys(self) -> Stmt:
         """Words of the keys with neighbours side by side, and what comes off their scores."""
@@ -234,29 +221,17 @@ class _Writer:
         for number in range(self.value_vectors):
             first = number * lanes
             span = Span(Const(first), lanes, number, "", mask_of(Const(self.values - first), lanes))
-            joined: Expr | None = None
+            parts = []
             for place in range(QUAD):
                 key = plus(plus(times(vector, quarter * QUAD), place * quarter), word)
                 if self.keys % (quarter * QUAD):
                     key = Binary(BinaryKind.MINIMUM, key, Const(self.keys - 1))
-                shifted = self.value_bytes(key, span, place)
-                joined = shifted if joined is None else Binary(BinaryKind.OR, joined, shifted)
-            assert joined is not None
+                loaded = Load(self.value, (self.batch, self.shared, key, span.index))
+                parts.append(signed_byte(span.loaded(loaded, 0)))
             at = (plus(times(vector, quarter), word), Ramp(Const(first), 1, lanes))
-            stores.append(Store(self.value_words, at, joined))
+            stores.append(Store(self.value_words, at, joined_bytes(parts)))
         inner = For(word, Const(0), Const(quarter), Block(tuple(stores)))
         return For(vector, Const(0), Const(self.vectors), inner)
-
-    def value_bytes(self, key: Expr, span: Span, place: int) -> Expr:
-        """Signed bytes of a key's values, each at a place of a word."""
-        loaded = Load(self.value, (self.batch, self.shared, key, span.index))
-        wide: Expr = Cast(DType.INT32, span.loaded(loaded, 0))
-        kind, bits = BinaryKind.AND, 255
-        if self.dtypes[2] is DType.UINT8:
-            kind, bits = BinaryKind.XOR, HALF
-        byte = Binary(kind, wide, Const(bits, DType.INT32, span.lanes))
-        shift = Const(8 * place, DType.INT32, span.lanes)
-        return Binary(BinaryKind.SHIFT_LEFT, byte, shift) if place else byte
 
 
 def _scratch(name: str, dtype: DType, *extents: int) -> Buffer:

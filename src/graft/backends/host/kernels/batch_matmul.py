@@ -12,12 +12,18 @@ from __future__ import annotations
 from functools import reduce
 from typing import cast
 
-from graft.backends.host.coordinates import modulo, over, plus, times
+from graft.backends.host.coordinates import modulo, over, plus, times, where
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_template
 from graft.backends.host.kernels.epilogue import Epilogue, epilogue_of
-from graft.backends.host.kernels.integer_weights import QUAD, signed, unsigned
+from graft.backends.host.kernels.integer_weights import (
+    QUAD,
+    joined_bytes,
+    signed,
+    signed_byte,
+    unsigned,
+)
 from graft.backends.host.kernels.product import OutputVector, Product, default_schedule
 from graft.backends.host.kernels.views import unclear, unflattened
 from graft.backends.host.storage import shape_of
@@ -31,7 +37,6 @@ from graft.loop.ir import (
     Block,
     Broadcast,
     Buffer,
-    Cast,
     Compare,
     CompareKind,
     Const,
@@ -40,12 +45,10 @@ from graft.loop.ir import (
     Load,
     Ramp,
     Scope,
-    Select,
     Stmt,
     Store,
     Var,
 )
-from graft.ops.integer import HALF
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -139,7 +142,7 @@ class _Writer:
             self.dtype,
             self.schedule,
             self.element,
-            self.packed if is_packed else self.direct,
+            self.packed if is_packed else self.right_vector,
             self.finish,
             self.pack_panel if is_packed else None,
         )
@@ -156,17 +159,15 @@ class _Writer:
         place = (step, row) if self.attrs.transpose_a else (row, step)
         return Load(self.left, (*self.batch(self.left_shape, batch), *place))
 
-    def direct(self, batch: Expr, block: Expr, step: Expr, vector: int) -> Expr:
-        """A vector of a row; columns that are not there are zero."""
+    def right_vector(self, batch: Expr, block: Expr, step: Expr, vector: int) -> Expr:
+        """A vector of a row of the right matrix; columns that are not there are zero."""
         lanes = self.schedule.lanes
-        first = plus(times(block, self.schedule.width), vector * lanes)
-        place = (*self.batch(self.right_shape, batch), step, Ramp(first, 1, lanes))
-        loaded = Load(self.right, place)
+        columns = Ramp(plus(times(block, self.schedule.width), vector * lanes), 1, lanes)
+        loaded = Load(self.right, (*self.batch(self.right_shape, batch), step, columns))
         if self.is_whole:
             return loaded
-        limit = Broadcast(self.columns, lanes)
-        there = Compare(CompareKind.LESS, Ramp(first, 1, lanes), limit)
-        return Select(there, loaded, Const(0.0, self.dtype, lanes))
+        there = Compare(CompareKind.LESS, columns, Broadcast(self.columns, lanes))
+        return where(there, loaded)
 
     @property
     def is_whole(self) -> bool:
@@ -227,27 +228,8 @@ class _ByteWriter(_Writer):
         step, lanes = Var("step"), self.schedule.lanes
         stores = []
         for vector in range(self.schedule.vectors):
-            word = self.byte(batch, block, times(step, QUAD), vector)
-            for place in range(1, QUAD):
-                byte = self.byte(batch, block, plus(times(step, QUAD), place), vector)
-                shift = Const(8 * place, DType.INT32, lanes)
-                shifted = Binary(BinaryKind.SHIFT_LEFT, byte, shift)
-                word = Binary(BinaryKind.OR, word, shifted)
+            rows = (plus(times(step, QUAD), place) for place in range(QUAD))
+            parts = (signed_byte(self.right_vector(batch, block, row, vector)) for row in rows)
             at = Ramp(Const(vector * lanes), 1, lanes)
-            stores.append(Store(self.panel, (step, at), word))
+            stores.append(Store(self.panel, (step, at), joined_bytes(parts)))
         return For(step, Const(0), self.depth, Block(tuple(stores)))
-
-    def byte(self, batch: Expr, block: Expr, row: Expr, vector: int) -> Expr:
-        """A vector of signed bytes of a row, each in the lowest bits of a word."""
-        lanes = self.schedule.lanes
-        first = plus(times(block, self.schedule.width), vector * lanes)
-        columns = Ramp(first, 1, lanes)
-        loaded: Expr = Load(self.right, (*self.batch(self.right_shape, batch), row, columns))
-        if not self.is_whole:
-            limit = Broadcast(self.columns, lanes)
-            there = Compare(CompareKind.LESS, columns, limit)
-            loaded = Select(there, loaded, Const(0, self.dtypes[1], lanes))
-        wide = Cast(DType.INT32, loaded)
-        if self.dtypes[1] is DType.UINT8:
-            return Binary(BinaryKind.XOR, wide, Const(HALF, DType.INT32, lanes))
-        return Binary(BinaryKind.AND, wide, Const(255, DType.INT32, lanes))

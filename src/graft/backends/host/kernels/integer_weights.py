@@ -7,14 +7,16 @@ output, which sums start from.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernels.words import per_word
 from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
-from graft.loop.build import Term, binary
-from graft.loop.ir import BinaryKind, Expr
+from graft.loop.build import Term, binary, constant
+from graft.loop.ir import BinaryKind, Cast, Expr
 
 QUAD = per_word(DType.INT8)
 _HALF = 128
@@ -84,3 +86,19 @@ def signed(element: Expr) -> Expr:
 
 def _flip_signs(element: Expr) -> Expr:
     return binary(BinaryKind.XOR, Term(element), _SIGNS).expr
+
+
+def signed_byte(element: Expr) -> Expr:
+    """A byte of data as a signed one in the lowest bits of a word, the others zero."""
+    wide, bits = Term(Cast(DType.INT32, element)), constant(255, DType.INT32, element.lanes)
+    if element.dtype is DType.UINT8:
+        return (wide ^ constant(_HALF, DType.INT32, element.lanes)).expr
+    return (wide & bits).expr
+
+
+def joined_bytes(parts: Iterable[Expr]) -> Expr:
+    """Words of bytes that are in the lowest bits of words, the first one lowest."""
+    word, *others = map(Term, parts)
+    for number, byte in enumerate(others, start=1):
+        word = word | (byte << constant(8 * number, DType.INT32, byte.expr.lanes))
+    return word.expr

@@ -9,12 +9,12 @@ memory: the cache holds that part's weights and elements meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 from graft.backends.host.coordinates import minus, over, plus, times
-from graft.backends.host.kernels.tile import Run, Tile, balanced, runs
+from graft.backends.host.kernels.tile import Run, Tile, balanced, numbered_tile, runs
 from graft.backends.host.kernels.vectors import mask_of
 from graft.backends.host.kernels.views import shared_loop
 from graft.base.dims import Dim
@@ -204,7 +204,7 @@ class Product:
         tiles = reduce(plus, (run.count for run in row_runs))
         batch, block, tile = Var("batch"), Var("block"), Var("tile")
         parts: list[tuple[Var, Expr]] = [(batch, self.batch), (block, self.blocks)]
-        body: Stmt = self.tiles(batch, block, tile, row_runs)
+        body = numbered_tile(tile, row_runs, partial(self.tile, batch, block))
         if self.prepare is None:
             return shared_loop([*parts, (tile, tiles)], body)
         loop = For(tile, Const(0), tiles, body)
@@ -235,18 +235,6 @@ class Product:
         each = For(PART, Const(0), parts, For(member, Const(0), left, each))
         groups = over(plus(self.blocks, size - 1), size)
         return Allocate(self.partial, shared_loop([(batch, self.batch), (group, groups)], each))
-
-    def tiles(self, batch: Expr, block: Expr, tile: Var, row_runs: Sequence[Run]) -> Stmt:
-        """The tile of that number, which is of one of the sizes."""
-        first, *others = row_runs
-        own = first.tile(tile, lambda row: self.tile(batch, block, row, first.size))
-        if not others:
-            return own
-        later = Var(f"{tile.name}_{others[0].size}")
-        rest = self.tiles(batch, block, later, others)
-        beyond = Binary(BinaryKind.SUBTRACT, tile, first.count)
-        inside = Compare(CompareKind.LESS, tile, first.count)
-        return If(inside, own, Let(later, beyond, rest))
 
     def tile(
         self, batch: Expr, block: Expr, row: Expr, size: int, member: Expr | None = None

@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
 
 from graft.backends.host.coordinates import Channels, minus, modulo, over, plus, times
 from graft.backends.host.extents import Extents
 from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.image import shared
-from graft.backends.host.kernels.integer_weights import QUAD
+from graft.backends.host.kernels.integer_weights import QUAD, joined_bytes
 from graft.backends.host.kernels.tile import runs
 from graft.backends.host.kernels.vectors import mask_of, masked_store
 from graft.backends.host.kernels.writing import copy_run
@@ -203,22 +203,21 @@ class _Words(_Image):
         condition = None if left is None else mask_of(left, _LANES)
         count = QUAD if self.target.blocks > 1 else self.target.channels
         parts = (self.byte(number, Ramp(first, 1, _LANES)) for number in range(count))
-        word = reduce(partial(Binary, BinaryKind.OR), parts)
+        word = joined_bytes(parts)
         *leading, column = _pixel(self.target, _BLOCK, first)
         at = (*leading, Ramp(column, 1, _LANES), Const(0))
         return masked_store(self.buffers[1], at, word, condition)
 
     def byte(self, number: int, along: Expr) -> Expr:
-        """A channel of a block at its place in words; the last channel stands for those that are
-        not there."""
+        """A channel of a block in the lowest bits of words; the last channel stands for those that
+        are not there."""
         channel = plus(times(_BLOCK, QUAD), number)
         if self.target.channels % QUAD:
             channel = Binary(BinaryKind.MINIMUM, channel, Const(self.target.channels - 1))
         wide: Expr = Cast(DType.INT32, Load(self.buffers[0], (_BATCH, channel, _ROW, along)))
         if self.source.dtype is DType.INT8:
             wide = Binary(BinaryKind.AND, wide, Const(255, DType.INT32, _LANES))
-        shift = Const(8 * number, DType.INT32, _LANES)
-        return Binary(BinaryKind.SHIFT_LEFT, wide, shift) if number else wide
+        return wide
 
 
 def _element(storage: Storage, size: int, channel: Expr, column: Expr) -> tuple[Expr, ...]:

@@ -34,6 +34,7 @@ from graft.loop.ir import (
     Const,
     Expr,
     For,
+    If,
     Let,
     Load,
     Ramp,
@@ -149,6 +150,18 @@ class Run:
     def loop(self, number: Var, body: Callable[[Expr], Stmt]) -> Stmt:
         """The same for each tile."""
         return For(number, Const(0), self.count, self.tile(number, body))
+
+
+def numbered_tile(number: Var, tiles: Sequence[Run], body: Callable[[Expr, int], Stmt]) -> Stmt:
+    """The tile of that number among all of some runs, given where it begins and its size."""
+    first, *others = tiles
+    own = first.tile(number, lambda start: body(start, first.size))
+    if not others:
+        return own
+    later = Var(f"{number.name}_{others[0].size}")
+    beyond = Binary(BinaryKind.SUBTRACT, number, first.count)
+    inside = Compare(CompareKind.LESS, number, first.count)
+    return If(inside, own, Let(later, beyond, numbered_tile(later, others, body)))
 
 
 def runs(total: Expr, most: int, sizes: Sequence[int] = ()) -> list[Run]:
