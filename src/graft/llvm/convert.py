@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from graft.base.dtypes import DType
 from graft.llvm.narrow import fitted, narrow_float, widen_narrow
+from graft.llvm.number import Number
 from graft.llvm.text import Builder, Value, constant
 from graft.llvm.types import NARROW_INTEGERS, WIDENED, register_bits, register_type
 
@@ -16,8 +17,7 @@ from graft.llvm.types import NARROW_INTEGERS, WIDENED, register_bits, register_t
 def widen(builder: Builder, value: Value, dtype: DType) -> Value:
     """A float of 16 bits or less -> float32, exactly; other types are left alone."""
     if dtype is DType.BFLOAT16:
-        bits = builder.convert("zext", value, "i32")
-        return builder.convert("bitcast", _bits(builder, "shl", bits, 16), "float")
+        return (Number(builder, value).to("zext", "i32") << 16).to("bitcast", "float").value
     if dtype is DType.FLOAT16 and builder.target.has_half_conversion:
         half = builder.convert("bitcast", value, "half")
         return builder.convert("fpext", half, "float")
@@ -83,19 +83,14 @@ def _float_to_integer(builder: Builder, value: Value, target: DType) -> Value:
     return builder.convert("trunc", frozen, element)
 
 
-def _bits(builder: Builder, operation: str, value: Value, number: int) -> Value:
-    return builder.binary(operation, value, constant(number, value.element, value.lanes))
-
-
 def _narrow_brain(builder: Builder, value: Value) -> Value:
-    lanes = value.lanes
-    bits = builder.convert("bitcast", value, "i32")
-    odd = _bits(builder, "and", _bits(builder, "lshr", bits, 16), 1)
-    rounded = builder.binary("add", _bits(builder, "add", bits, 0x7FFF), odd)
-    is_nan = builder.compare("uno", value, constant(0.0, "float", lanes))
-    quiet = _bits(builder, "or", bits, 0x400000)
-    result = _bits(builder, "lshr", builder.select(is_nan, quiet, rounded), 16)
-    return builder.convert("trunc", result, "i16")
+    number = Number(builder, value)
+    bits = number.to("bitcast", "i32")
+    odd = bits.logical_right(16) & 1
+    rounded = bits + 0x7FFF + odd
+    is_nan = number.test("uno", 0.0)
+    quiet = bits | 0x400000
+    return quiet.where(is_nan, rounded).logical_right(16).to("trunc", "i16").value
 
 
 def _round_to_odd(builder: Builder, value: Value) -> Value:
@@ -103,13 +98,10 @@ def _round_to_odd(builder: Builder, value: Value) -> Value:
 
     The number is cut off towards zero; its last bit is set where anything was cut off.
     """
-    single = builder.convert("fptrunc", value, "float")
-    back = builder.convert("fpext", single, "double")
-    bits = builder.convert("bitcast", single, "i32")
-    too_large = builder.compare(
-        "ogt", builder.elementwise("fabs", back), builder.elementwise("fabs", value)
-    )
-    cut = builder.select(too_large, _bits(builder, "sub", bits, 1), bits)
-    inexact = builder.compare("one", back, value)
-    result = builder.select(inexact, _bits(builder, "or", cut, 1), cut)
-    return builder.convert("bitcast", result, "float")
+    exact = Number(builder, value)
+    single = exact.to("fptrunc", "float")
+    back, bits = single.to("fpext", "double"), single.to("bitcast", "i32")
+    too_large = back.apply("fabs").test("ogt", exact.apply("fabs"))
+    cut = (bits - 1).where(too_large, bits)
+    inexact = back.test("one", exact)
+    return (cut | 1).where(inexact, cut).to("bitcast", "float").value

@@ -10,8 +10,8 @@ subnormal numbers for zero, or as two float32.
 
 from __future__ import annotations
 
+from graft.llvm.number import Number
 from graft.llvm.text import Builder, Value, constant
-from graft.llvm.types import vector_type
 
 _LOW_BYTES = 0x00FF00FF
 _SIGNS, _HALVES = -0x7F7F7F80, 0x40404040  # four bytes of 128, and of 64
@@ -56,11 +56,7 @@ def _by_signed(builder: Builder, unsigned: Value, signed: Value, addend: Value) 
 
 
 def _neon(builder: Builder, name: str, addend: Value, left: Value, right: Value) -> Value:
-    text = vector_type("i8", 4 * addend.lanes)
-    rows = (
-        builder.make("i8", 4 * addend.lanes, f"bitcast {one.typed} to {text}")
-        for one in (left, right)
-    )
+    rows = (builder.reinterpret(one, "i8", 4 * addend.lanes) for one in (left, right))
     full = f"llvm.aarch64.neon.{name}.v4i32.v16i8"
     return builder.call(full, "i32", addend.lanes, addend, *rows)
 
@@ -72,20 +68,13 @@ def interleave4(builder: Builder, value: Value) -> Value:
     lanes = value.lanes // 4
     order = [row * lanes + lane for lane in range(lanes) for row in range(4)]
     if lanes % 4 == 0 and not builder.target.has("avx512vbmi"):
-        words = _as_words(builder, value)
+        words = builder.reinterpret(value, "i32", lanes)
         moved = [row * lanes // 4 + four for four in range(lanes // 4) for row in range(4)]
         grouped = builder.shuffle(words, words, moved)
-        text = f"bitcast {grouped.typed} to {vector_type('i8', 4 * lanes)}"
-        value = builder.make("i8", 4 * lanes, text)
+        value = builder.reinterpret(grouped, "i8", 4 * lanes)
         within = [4 * row + lane for lane in range(4) for row in range(4)]
         order = [first + place for first in range(0, 4 * lanes, 16) for place in within]
-    return _as_words(builder, builder.shuffle(value, value, order))
-
-
-def _as_words(builder: Builder, value: Value) -> Value:
-    """Bytes as a quarter as many lanes of 32 bits."""
-    lanes = value.lanes // 4
-    return builder.make("i32", lanes, f"bitcast {value.typed} to {vector_type('i32', lanes)}")
+    return builder.reinterpret(builder.shuffle(value, value, order), "i32", lanes)
 
 
 def _by_pairs(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:
@@ -109,8 +98,7 @@ def _by_pairs(builder: Builder, unsigned: Value, signed: Value, addend: Value) -
 
 def _as_pairs(builder: Builder, value: Value) -> Value:
     """Lanes of 32 bits as twice as many of 16."""
-    lanes = 2 * value.lanes
-    return builder.make("i16", lanes, f"bitcast {value.typed} to {vector_type('i16', lanes)}")
+    return builder.reinterpret(value, "i16", 2 * value.lanes)
 
 
 def _by_bytes(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:
@@ -127,8 +115,7 @@ def _by_bytes(builder: Builder, unsigned: Value, signed: Value, addend: Value) -
 
 def join2(builder: Builder, value: Value) -> Value:
     """Pairs of 16-bit lanes as words."""
-    lanes = value.lanes // 2
-    return builder.make("i32", lanes, f"bitcast {value.typed} to {vector_type('i32', lanes)}")
+    return builder.reinterpret(value, "i32", value.lanes // 2)
 
 
 def dot2(builder: Builder, left: Value, right: Value, addend: Value) -> Value:
@@ -155,32 +142,17 @@ def brain_dot2(builder: Builder, left: Value, right: Value, addend: Value) -> Va
     bits = 32 * addend.lanes
     if bits in _BRAIN_BITS and _has_brain_products(builder, bits):
         name = f"llvm.x86.avx512bf16.dpbf16ps.{bits}"
-        pairs = (_as_brain_pairs(builder, one) for one in (left, right))
+        pairs = (builder.reinterpret(one, "bfloat", 2 * one.lanes) for one in (left, right))
         return builder.call(name, "float", addend.lanes, addend, *pairs)
-    fused = "fma" if builder.target.has_fma else "fmuladd"
-    for half in (_lower_half, _upper_half):
-        addend = builder.elementwise(fused, half(builder, left), half(builder, right), addend)
-    return addend
+    total = Number(builder, addend)
+    for is_upper in (False, True):  # a bfloat16 is the upper half of a float32
+        words = (Number(builder, one).to("bitcast", "i32") for one in (left, right))
+        halves = ((bits & -0x10000 if is_upper else bits << 16) for bits in words)
+        first, second = (bits.to("bitcast", "float") for bits in halves)
+        total = first.fma(second, total)
+    return total.value
 
 
 def _has_brain_products(builder: Builder, bits: int) -> bool:
     has = builder.target.has
     return has("avx512bf16") and (bits == 512 or has("avx512vl"))
-
-
-def _as_brain_pairs(builder: Builder, value: Value) -> Value:
-    lanes = 2 * value.lanes
-    return builder.make("bfloat", lanes, f"bitcast {value.typed} to {vector_type('bfloat', lanes)}")
-
-
-def _lower_half(builder: Builder, value: Value) -> Value:
-    """As float32, of which a bfloat16 is the upper half."""
-    bits = builder.convert("bitcast", value, "i32")
-    moved = builder.binary("shl", bits, constant(16, "i32", value.lanes))
-    return builder.convert("bitcast", moved, "float")
-
-
-def _upper_half(builder: Builder, value: Value) -> Value:
-    bits = builder.convert("bitcast", value, "i32")
-    upper = builder.binary("and", bits, constant(-0x10000, "i32", value.lanes))
-    return builder.convert("bitcast", upper, "float")

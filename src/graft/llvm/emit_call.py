@@ -13,8 +13,9 @@ from graft.llvm.convert import narrow, widen
 from graft.llvm.dot import brain_dot2, dot2, dot4, interleave4, join2
 from graft.llvm.math import KERNELS, math_call
 from graft.llvm.narrow import nibble
+from graft.llvm.number import Number
 from graft.llvm.rounding import nearest_byte, rounded
-from graft.llvm.text import CONTRACT, Builder, Value, constant
+from graft.llvm.text import CONTRACT, Builder, Value, constant, type_suffix
 from graft.llvm.types import WIDENED, register_bits
 from graft.loop.intrinsics import ACROSS
 from graft.loop.ir import BinaryKind
@@ -50,11 +51,9 @@ def _add_pairs(builder: Builder, first: Value, second: Value) -> Value:
 
 def _to_tf32(builder: Builder, value: Value) -> Value:
     """Half a unit of the last bit that is kept, added to the magnitude; the others cut off."""
-    bits = builder.convert("bitcast", value, "i32")
-    half, mask = (constant(one, "i32", value.lanes) for one in (0x1000, -0x2000))
-    rounded = builder.binary("and", builder.binary("add", bits, half), mask)
-    is_nan = builder.compare("uno", value, value)
-    return builder.select(is_nan, value, builder.convert("bitcast", rounded, "float"))
+    number = Number(builder, value)
+    rounded = (number.to("bitcast", "i32") + 0x1000) & -0x2000
+    return number.where(number.test("uno", number), rounded.to("bitcast", "float")).value
 
 
 _FLOATS: dict[str, Callable[..., Value]] = {
@@ -142,9 +141,8 @@ def _integer_power(builder: Builder, base: Value, exponent: Value) -> Value:
 
 def _with_flag(builder: Builder, name: str, value: Value) -> Value:
     """An intrinsic whose second operand says whether an odd case may be undefined: it may not."""
-    suffix = value.element if value.lanes == 1 else f"v{value.lanes}{value.element}"
-    flag = constant(False, "i1")
-    return builder.call(f"llvm.{name}.{suffix}", value.element, value.lanes, value, flag)
+    full, flag = f"llvm.{name}.{type_suffix(value)}", constant(False, "i1")
+    return builder.call(full, value.element, value.lanes, value, flag)
 
 
 def _reduce(

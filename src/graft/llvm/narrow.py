@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graft.base.dtypes import DType
+from graft.llvm.number import Number
 from graft.llvm.text import Builder, Value, constant, constants
 from graft.llvm.types import register_type
 
@@ -49,92 +50,68 @@ _INFINITY = 0x7F800000
 _NAN = 0x7FC00000
 
 
-class _Bits:
-    """32-bit integers with the operations that formulas are written in."""
-
-    def __init__(self, builder: Builder, lanes: int) -> None:
-        self.builder, self._lanes = builder, lanes
-
-    def number(self, value: int) -> Value:
-        return constant(value, "i32", self._lanes)
-
-    def do(self, operation: str, value: Value, operand: int | Value) -> Value:
-        other = self.number(operand) if isinstance(operand, int) else operand
-        return self.builder.binary(operation, value, other)
-
-    def choose(self, test: str, value: Value, limit: int, yes: int | Value, no: Value) -> Value:
-        """`yes` where the value compares so with the limit, `no` elsewhere."""
-        value_if_true = self.number(yes) if isinstance(yes, int) else yes
-        condition = self.builder.compare(test, value, self.number(limit))
-        return self.builder.select(condition, value_if_true, no)
-
-
 def widen_narrow(builder: Builder, value: Value, dtype: DType) -> Value:
     """The bits of a narrow float -> float32, exactly."""
-    do = _Bits(builder, value.lanes)
-    bits = builder.convert("zext", value, "i32")
+    bits = Number(builder, value).to("zext", "i32")
+    nan = bits.like(_NAN)
     if dtype is DType.FLOAT8E8M0FNU:  # an exponent alone; 2**-127 has a fraction in float32
-        wide = do.choose("eq", bits, 0, 0x00400000, do.do("shl", bits, 23))
-        return builder.convert("bitcast", do.choose("eq", bits, 0xFF, _NAN, wide), "float")
+        wide = bits << 23
+        wide = bits.like(0x00400000).where(bits.test("eq", 0), wide)
+        return nan.where(bits.test("eq", 0xFF), wide).to("bitcast", "float").value
     form = FORMATS[dtype]
-    size = do.do("and", bits, (1 << form.bits) - 1)
-    sign = do.do("shl", do.do("and", bits, 1 << form.bits), 31 - form.bits)
+    size = bits & ((1 << form.bits) - 1)
+    sign = (bits & (1 << form.bits)) << (31 - form.bits)
     # The exponent is moved by a multiplication, which normalises small numbers on the way.
-    small = builder.convert("bitcast", do.do("shl", size, 23 - form.fraction), "float")
-    factor = constant(2.0 ** (127 - form.bias), "float", value.lanes)
-    result = builder.convert("bitcast", builder.binary("fmul", small, factor), "i32")
+    small = (size << (23 - form.fraction)).to("bitcast", "float")
+    result = (small * 2.0 ** (127 - form.bias)).to("bitcast", "i32")
     if form.has_infinity:
-        special = do.do("or", result, _INFINITY)
-        result = do.choose("ugt", size, form.largest, special, result)
+        special = result | _INFINITY
+        result = special.where(size.test("ugt", form.largest), result)
     elif form.has_nan:
-        result = do.choose("eq", size, form.nan, _NAN, result)
-    result = do.do("or", result, sign)
+        result = nan.where(size.test("eq", form.nan), result)
+    result = result | sign
     if form.nan_is_negative_zero:
-        result = do.choose("eq", bits, form.nan, _NAN, result)
-    return builder.convert("bitcast", result, "float")
+        result = nan.where(bits.test("eq", form.nan), result)
+    return result.to("bitcast", "float").value
 
 
 def narrow_float(builder: Builder, value: Value, dtype: DType) -> Value:
     """float32 -> the bits of a narrow float, rounded."""
     if dtype is DType.FLOAT8E8M0FNU:
         return _to_exponent(builder, value)
-    form, do = FORMATS[dtype], _Bits(builder, value.lanes)
-    bits = builder.convert("bitcast", value, "i32")
-    size = do.do("and", bits, 0x7FFFFFFF)
-    sign = do.do("shl", do.do("lshr", bits, 31), form.bits)
+    form, bits = FORMATS[dtype], Number(builder, value).to("bitcast", "i32")
+    size = bits & 0x7FFFFFFF
+    sign = bits.logical_right(31) << form.bits
     cut = 23 - form.fraction
-    odd = do.do("and", do.do("lshr", size, cut), 1)
-    rebiased = do.do("add", size, ((form.bias - 127) << 23) + (1 << (cut - 1)) - 1)
-    normal = do.do("lshr", do.do("add", rebiased, odd), cut)
+    odd = size.logical_right(cut) & 1
+    rebiased = size + (((form.bias - 127) << 23) + (1 << (cut - 1)) - 1)
+    normal = (rebiased + odd).logical_right(cut)
     # Below the smallest normal number, adding one of the right size rounds to what is held.
     magic = 2.0 ** (24 - form.bias - form.fraction)
-    anchor = constant(magic, "float", value.lanes)
-    moved = builder.binary("fadd", builder.convert("bitcast", size, "float"), anchor)
-    small = do.do("sub", builder.convert("bitcast", moved, "i32"), _bits_of(magic))
-    result = do.choose("ult", size, (128 - form.bias) << 23, small, normal)
-    result = do.choose("ugt", result, form.largest, form.overflow, result)
-    result = do.choose("ugt", size, _INFINITY, form.nan, result)
+    small = (size.to("bitcast", "float") + magic).to("bitcast", "i32") - _bits_of(magic)
+    result = small.where(size.test("ult", (128 - form.bias) << 23), normal)
+    result = result.like(form.overflow).where(result.test("ugt", form.largest), result)
+    result = result.like(form.nan).where(size.test("ugt", _INFINITY), result)
     if form.nan_is_negative_zero:
-        sign = do.choose("eq", result, 0, 0, sign)
+        sign = sign.like(0).where(result.test("eq", 0), sign)
     has_none = not (form.has_nan or form.has_infinity or form.nan_is_negative_zero)
     # Where there is no NaN it becomes a zero of the other sign, as in the reference.
-    signed = do.do("xor" if has_none else "or", result, sign)
-    return builder.convert("trunc", signed, register_type(dtype))
+    signed = result ^ sign if has_none else result | sign
+    return signed.to("trunc", register_type(dtype)).value
 
 
 def _to_exponent(builder: Builder, value: Value) -> Value:
     """The nearest power of two, ties to the even exponent; NaN for what is negative."""
-    do = _Bits(builder, value.lanes)
-    bits = builder.convert("bitcast", value, "i32")
-    size = do.do("and", bits, 0x7FFFFFFF)
-    odd = do.do("and", do.do("lshr", size, 23), 1)
-    normal = do.do("lshr", do.do("add", do.do("add", size, 0x3FFFFF), odd), 23)
+    bits = Number(builder, value).to("bitcast", "i32")
+    size = bits & 0x7FFFFFFF
+    odd = size.logical_right(23) & 1
+    normal = (size + 0x3FFFFF + odd).logical_right(23)
     # Below 2**-126 the exponent is in the fraction: 2**-127 is held, half of it is halfway to none.
-    tiny = do.choose("ugt", size, 0x600000, 1, do.number(0))
-    result = do.choose("ult", size, 0x800000, tiny, normal)
-    result = do.choose("uge", size, _INFINITY, 0xFF, result)
-    result = do.choose("slt", bits, 0, 0xFF, result)
-    return builder.convert("trunc", result, "i8")
+    tiny = size.like(1).where(size.test("ugt", 0x600000), 0)
+    result = tiny.where(size.test("ult", 0x800000), normal)
+    result = result.like(0xFF).where(size.test("uge", _INFINITY), result)
+    result = result.like(0xFF).where(bits.test("slt", 0), result)
+    return result.to("trunc", "i8").value
 
 
 def _bits_of(power: float) -> int:

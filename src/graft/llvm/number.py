@@ -1,7 +1,6 @@
-"""Floating-point values with Python's operators.
+"""Values with Python's operators, in which math kernels and conversions read like formulas.
 
-Part of the math kernels, which read like formulas this way. Nothing is contracted or reordered:
-each operator is one instruction.
+Nothing is contracted or reordered: each operator is one instruction.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ class Number:
     __add__, __sub__ = _operator("add", "fadd"), _operator("sub", "fsub")
     __mul__, __truediv__ = _operator("mul", "fmul"), _operator("sdiv", "fdiv")
     __lshift__, __rshift__ = _operator("shl"), _operator("ashr")
-    __and__ = _operator("and")
+    __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
+    logical_right = _operator("lshr")
 
     def fma(self, factor: Number | float, addend: Number | float) -> Number:
         """self * factor + addend, rounded once where the processor can."""

@@ -170,6 +170,10 @@ class Builder:
         text = f"{operation} {value.typed} to {vector_type(element, value.lanes)}"
         return self.make(element, value.lanes, text)
 
+    def reinterpret(self, value: Value, element: str, lanes: int) -> Value:
+        """The bits of a vector as another number of lanes."""
+        return self.make(element, lanes, f"bitcast {value.typed} to {vector_type(element, lanes)}")
+
     def call(self, name: str, element: str, lanes: int, *arguments: Value) -> Value:
         """An intrinsic or a function of the module."""
         result = vector_type(element, lanes)

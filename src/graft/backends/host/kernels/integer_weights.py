@@ -17,9 +17,9 @@ from graft.base.dtypes import Array, DType
 from graft.ir.graph import Node
 from graft.loop.build import Term, binary, constant
 from graft.loop.ir import BinaryKind, Cast, Expr
+from graft.ops.integer import HALF
 
 QUAD = per_word(DType.INT8)
-_HALF = 128
 # The highest bits of four bytes.
 _SIGNS = -0x7F7F7F80
 
@@ -44,7 +44,7 @@ def no_quads(group: Group, anchor: Node, inputs: int) -> str | None:
 
 def taken_off(group: Group, anchor: Node, data: DType) -> int:
     """By how much the bytes of the data count as more than they are."""
-    return (zero_point_of(group, anchor) or 0) + (_HALF if data is DType.INT8 else 0)
+    return (zero_point_of(group, anchor) or 0) + (HALF if data is DType.INT8 else 0)
 
 
 def starts(weight: Array, less: int, bias: Array | None = None) -> Array:
@@ -92,7 +92,7 @@ def signed_byte(element: Expr) -> Expr:
     """A byte of data as a signed one in the lowest bits of a word, the others zero."""
     wide, bits = Term(Cast(DType.INT32, element)), constant(255, DType.INT32, element.lanes)
     if element.dtype is DType.UINT8:
-        return (wide ^ constant(_HALF, DType.INT32, element.lanes)).expr
+        return (wide ^ constant(HALF, DType.INT32, element.lanes)).expr
     return (wide & bits).expr
 
 

@@ -229,12 +229,6 @@ def tile_stage(
     return [*site, *scope, *loops.splits, order, *loops.marks]
 
 
-def is_combined(stage: Tensor) -> bool:
-    """Whether lanes of totals can be combined in one step."""
-    kinds = (BinaryKind.ADD, BinaryKind.MULTIPLY, BinaryKind.MAXIMUM, BinaryKind.MINIMUM)
-    return isinstance(stage.body, Reduce) and stage.body.kind in kinds
-
-
 def across_stages(
     stage: Tensor,
     site: Sequence[ComputeAt],
@@ -250,7 +244,7 @@ def across_stages(
     """
     scope = [StoreIn("register")] if in_registers and site else []
     here: Directives = [*site, *scope]
-    axis, totals = summed.rpartition("@")[2], f"{stage.name}_dot"
+    axis, totals = short(summed), f"{stage.name}_dot"
     partial = f"{totals}.partial"
     loops = (*axis_names(stage), *reduction_names(stage))
     assert isinstance(stage.body, Reduce)
@@ -347,12 +341,11 @@ def dot_stages(
     site: Sequence[ComputeAt],
     summed: str,
     lanes: int,
-    unrolled: Iterable[str] = (),
-    in_registers: bool = True,
+    unrolled: Iterable[str],
 ) -> dict[str, Directives]:
     """A reduction in as many totals as a vector has lanes, which are then combined."""
-    axis, totals = summed.rpartition("@")[2], f"{stage.name}_dot"
-    scope = [StoreIn("register")] if in_registers and site else []
+    axis, totals = short(summed), f"{stage.name}_dot"
+    scope = [StoreIn("register")] if site else []
     marks: Directives = [Unroll(name) for name in unrolled]
     plain = [name for name in axis_names(stage) if name not in set(unrolled)]
     order = Reorder((*plain, *reduction_names(stage), *unrolled, "lane"))

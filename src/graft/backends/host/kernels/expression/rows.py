@@ -9,8 +9,6 @@ from graft.backends.host.kernels.expression.loops import (
     MOST_TOTALS,
     Directives,
     across_stages,
-    dot_stages,
-    is_combined,
     lane_stage,
     masked_lanes,
     plain_stage,
@@ -150,11 +148,8 @@ class Rows(Root):
         wide = [dimension for dimension, count in enumerate(box) if count > 1]
         summed = summed_axis(stage, lanes)
         if summed is not None and not (wide and is_near(stage, stage.axes[wide[-1]].name)):
-            if is_combined(stage):
-                masked = self.is_masked(stage)
-                several = self.options.totals
-                return across_stages(stage, site, summed, lanes, not wide, masked, several)
-            return dot_stages(stage, site, summed, lanes, in_registers=not wide)
+            masked, several = self.is_masked(stage), self.options.totals
+            return across_stages(stage, site, summed, lanes, not wide, masked, several)
         masked = bool(wide) and self.is_whole(stage, wide[-1]) and self.is_masked(stage)
         moves = wide and not masked and self.shifts(stage, wide[-1], lanes)
         tail: Tail = "shift_inwards" if moves else "remainder"

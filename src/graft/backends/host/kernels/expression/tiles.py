@@ -15,7 +15,6 @@ from graft.backends.host.kernels.expression.loops import (
     across_stages,
     dot_stages,
     even_part,
-    is_combined,
     masked_lanes,
     plain_stage,
     summed_axis,
@@ -55,7 +54,7 @@ class Tiles(Root):
         summed = summed_axis(stage, lanes, self.is_masked(stage))
         if is_near_lane or summed is None:
             return self.tile_of_vectors_or_totals(stage, lanes)
-        if is_combined(stage) and not self.shares_reads(stage, summed):
+        if not self.shares_reads(stage, summed):
             return self.totals_of_rows(stage, summed, lanes)
         if summed_axis(stage, lanes) is not None:
             return self.tile_of_dots(stage, summed, lanes)
@@ -141,7 +140,7 @@ class Tiles(Root):
             dimension = self.dimension(stage, axis)
             if dimension is not None:
                 sizes[axis_names(stage)[dimension]] = size
-        name = self.variable(stage, lane).rpartition("@")[2]
+        name = short(self.variable(stage, lane))
         plan = self.around_tiles(stage, tile, lanes)
         site = self.site(self.loops.around_tile())
         return {**plan, stage.name: tile_stage(stage, site, name, sizes, lanes)}
