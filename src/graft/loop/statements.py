@@ -1,13 +1,15 @@
 """Writing statements pleasantly: operands as `build.py` takes them in, loop IR out.
 
-For kernels that no schedule makes. A body is a function of the loop's variable, and a vector is as
-many neighbours in a buffer as its index has lanes.
+For kernels that no schedule makes. A `StatementBuilder` is told statements in the order in which
+they run; the body of a loop or branch is what it is told within a `with`. A vector is as many
+neighbours in a buffer as its index has lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 
 from graft.base.dtypes import DType
@@ -31,6 +33,7 @@ from graft.loop.ir import (
     Var,
     While,
 )
+from graft.loop.traverse import block
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +152,98 @@ def store_vector(buffer: Buffer, start: Operand, value: Term) -> Stmt:
 def spread(value: Term, lanes: int) -> Term:
     """A number in all lanes of a vector."""
     return Term(Broadcast(value.expr, lanes), value.sources) if lanes > 1 else value
+
+
+class StatementBuilder:
+    """Collects statements in the order in which they run."""
+
+    def __init__(self) -> None:
+        self._body: list[Stmt | tuple[Var, Expr]] = []  # a name holds for all behind it
+
+    def statement(self) -> Stmt:
+        """All that was written."""
+        parts: list[Stmt] = []
+        for one in reversed(self._body):
+            parts = (
+                [Let(*one, block(*reversed(parts)))] if isinstance(one, tuple) else [*parts, one]
+            )
+        return block(*reversed(parts))
+
+    def emit(self, *statements: Stmt) -> None:
+        self._body.extend(statements)
+
+    def let(self, name: str, value: Operand) -> Term:
+        """A name for what a value is now, until the end of the body."""
+        operand = term(value).expr
+        var = Var(name, operand.dtype, operand.lanes)
+        self._body.append((var, operand))
+        return Term(var)
+
+    def store(self, buffer: Buffer, at: Operand, value: Operand) -> None:
+        """Write an element, or a vector where the index has lanes."""
+        self.emit(store(buffer, at, value))
+
+    def set(self, cell: Cell, value: Operand) -> None:
+        self.emit(cell.set(value))
+
+    @contextmanager
+    def _inside(self, wrap: Callable[[Stmt], Stmt]) -> Iterator[None]:
+        """What is written within is the body of a statement."""
+        outer, self._body = self._body, []
+        yield
+        body, self._body = self.statement(), outer
+        self.emit(wrap(body))
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Names that are given within end there."""
+        with self._inside(lambda body: body):
+            yield
+
+    @contextmanager
+    def loop(
+        self,
+        name: str,
+        extent: Operand,
+        start: Operand = 0,
+        kind: LoopKind = LoopKind.SERIAL,
+    ) -> Iterator[Term]:
+        """A loop over the numbers from `start` on, `extent` of them."""
+        with self._inside(lambda body: loop(name, extent, lambda _: body, start, kind)):
+            yield Term(Var(name))
+
+    @contextmanager
+    def parallel(self, name: str, extent: Operand) -> Iterator[Term]:
+        """A loop whose iterations the threads share."""
+        with self.loop(name, extent, kind=LoopKind.PARALLEL) as number:
+            yield number
+
+    @contextmanager
+    def one_thread(self) -> Iterator[None]:
+        """What one of the threads does."""
+        with self.parallel("only", 1):
+            yield
+
+    @contextmanager
+    def when(self, condition: Term) -> Iterator[None]:
+        with self._inside(lambda body: If(condition.expr, body)):
+            yield
+
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """What is done where the condition of the branch before does not hold."""
+        branch = self._body.pop()
+        assert isinstance(branch, If)
+        with self._inside(lambda body: replace(branch, otherwise=body)):
+            yield
+
+    @contextmanager
+    def as_long_as(self, condition: Term) -> Iterator[None]:
+        with self._inside(lambda body: While(condition.expr, body)):
+            yield
+
+    @contextmanager
+    def memory(self, *owners: Cell | Buffer) -> Iterator[None]:
+        """Cells and scratch memory for what is written within."""
+        with self._inside(lambda body: with_memory(body, *owners)):
+            yield

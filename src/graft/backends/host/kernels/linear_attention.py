@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import Writer
+from graft.backends.host.kernels.writing import Writer, node_plan
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, load, term
-from graft.loop.ir import Buffer, Stmt
-from graft.loop.statements import Cell, let, lets, loop, parallel, scratch, store, with_memory
-from graft.loop.traverse import block
+from graft.loop.ir import Buffer
+from graft.loop.statements import Cell, scratch
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -30,7 +29,7 @@ def linear_attention(group: Group, stores: Stores, _target: Target) -> Plan | Re
         return Refusal("the numbers of heads are known only at run time")
     if not isinstance(shape_of(group.node.args[0])[3], int):
         return Refusal("the size of queries is known only at run time")
-    return lambda: _Columns(Writer(group, stores), heads // own).kernel()
+    return node_plan(group, stores, lambda writer: _Columns(writer, heads // own).write())
 
 
 class _Columns:
@@ -38,7 +37,8 @@ class _Columns:
 
     def __init__(self, writer: Writer, share: int) -> None:
         node = writer.group.node
-        self._writer, self._share, self._inputs = writer, share, node.inputs
+        self._writer, self._code = writer, writer.code
+        self._share, self._inputs = share, node.inputs
         self._query, self._key, self._value = (writer.present_operand(n) for n in range(3))
         self._state, self._decay, self._beta = (writer.operand(n) for n in (3, 4, 5))
         self._result, self._after = writer.result(0), writer.result(1)
@@ -52,18 +52,15 @@ class _Columns:
         self._memory = scratch("memory", self._dtype, size)
         self._sum = Cell("sum", self._dtype)
 
-    def kernel(self) -> Kernel:
-        value = self._writer.group.node.args[2]
+    def write(self) -> None:
+        code, value = self._code, self._writer.group.node.args[2]
         batch, heads, _, columns = (self._writer.dim(dim) for dim in shape_of(value))
-
-        def job(number: Term) -> Stmt:
-            head, column = number // columns % heads, number % columns
-            indices = number // (columns * heads), head, column
-            names = ("batch", "head", "column")
-            return lets(dict(zip(names, indices, strict=True)), self._column)
-
-        body = parallel("job", batch * heads * columns, job)
-        return self._writer.kernel(body)
+        with code.parallel("job", batch * heads * columns) as job:
+            item = code.let("batch", job // (columns * heads))
+            head = code.let("head", job // columns % heads)
+            column = code.let("column", job % columns)
+            with code.memory(self._memory, self._sum):
+                self._column(item, head, column)
 
     def _read(self, number: int, buffer: Buffer, *at: Term) -> Term:
         """An element of an operand, whose axes may have one element for all."""
@@ -74,71 +71,53 @@ class _Columns:
             offset = offset * self._writer.dim(dim) + (term(0) if dim == 1 else index)
         return cast(self._dtype, load(buffer, offset))
 
-    def _column(self, batch: Term, head: Term, column: Term) -> Stmt:
-        zero = term(0.0, self._dtype)
-        shape = shape_of(self._writer.group.node.outputs[1])
+    def _column(self, batch: Term, head: Term, column: Term) -> None:
+        code, shape = self._code, shape_of(self._writer.group.node.outputs[1])
         columns = self._writer.dim(shape[3])
         first = (batch * self._writer.dim(shape[1]) + head) * self._size
-
-        def start(row: Term) -> Stmt:
-            initial = zero
+        length = self._writer.dim(shape_of(self._writer.group.node.args[0])[2])
+        with code.loop("begun", self._size) as row:
+            initial = term(0.0, self._dtype)
             if self._state is not None:
                 initial = self._read(3, self._state, batch, head, row, column)
-            return store(self._memory, row, initial)
-
-        def ended(row: Term) -> Stmt:
+            code.store(self._memory, row, initial)
+        with code.loop("step", length) as step:
+            self._step(batch, head, column, step)
+        with code.loop("ended", self._size) as row:
             value = cast(self._after.dtype, load(self._memory, row))
-            return store(self._after, (first + row) * columns + column, value)
+            code.store(self._after, (first + row) * columns + column, value)
 
-        length = self._writer.dim(shape_of(self._writer.group.node.args[0])[2])
-        steps = loop("step", length, lambda step: self._step(batch, head, column, step))
-        body = block(loop("begun", self._size, start), steps, loop("ended", self._size, ended))
-        return with_memory(body, self._memory, self._sum)
-
-    def _step(self, batch: Term, head: Term, column: Term, step: Term) -> Stmt:
+    def _step(self, batch: Term, head: Term, column: Term, step: Term) -> None:
         def key(row: Term) -> Term:
             return self._read(1, self._key, batch, head, step, row)
 
-        def recalled(row: Term) -> Stmt:
+        code = self._code
+        code.set(self._sum, term(0.0, self._dtype))
+        with code.loop("past", self._size) as row:
             state = load(self._memory, row)
             if self._decay is not None:
                 state = state * call("exp", self._read(4, self._decay, batch, head, step, row))
-            return let(
-                "held",
-                state,
-                lambda now: block(store(self._memory, row, now), add_recall(row, now)),
-            )
-
-        def add_recall(row: Term, now: Term) -> Stmt:
-            return self._sum.set(self._sum.value + key(row) * now)
-
+            held = code.let("held", state)
+            code.store(self._memory, row, held)
+            code.set(self._sum, self._sum.value + key(row) * held)
         value = self._read(2, self._value, batch, head, step, column)
         if self._beta is not None:
             rate = self._read(5, self._beta, batch, head, step, term(0))
             value = rate * (value - self._sum.value)
+        written = code.let("written", value)
+        with code.loop("row", self._size) as row:
+            code.store(self._memory, row, load(self._memory, row) + key(row) * written)
+        for number in range(self._share):
+            self._ask(batch, head * self._share + number, column, step)
 
-        def written(value: Term) -> Stmt:
-            def row(at: Term) -> Stmt:
-                return store(self._memory, at, load(self._memory, at) + key(at) * value)
-
-            answers = [self._asked(batch, head, column, step, n) for n in range(self._share)]
-            return block(loop("row", self._size, row), *answers)
-
-        start = self._sum.set(term(0.0, self._dtype))
-        return block(start, loop("past", self._size, recalled), let("written", value, written))
-
-    def _asked(self, batch: Term, head: Term, column: Term, step: Term, number: int) -> Stmt:
+    def _ask(self, batch: Term, own: Term, column: Term, step: Term) -> None:
         """The result of one of the query heads that share the memory."""
-        own = head * self._share + number
-
-        def row(at: Term) -> Stmt:
-            query = self._read(0, self._query, batch, own, step, at)
-            return self._sum.set(self._sum.value + query * load(self._memory, at))
-
-        shape = shape_of(self._writer.group.node.outputs[0])
-        offset = batch
+        code = self._code
+        code.set(self._sum, term(0.0, self._dtype))
+        with code.loop("asked", self._size) as row:
+            query = self._read(0, self._query, batch, own, step, row)
+            code.set(self._sum, self._sum.value + query * load(self._memory, row))
+        offset, shape = batch, shape_of(self._writer.group.node.outputs[0])
         for dim, index in zip(shape[1:], (own, step, column), strict=True):
             offset = offset * self._writer.dim(dim) + index
-        output = cast(self._result.dtype, self._sum.value * self._scale)
-        start = self._sum.set(term(0.0, self._dtype))
-        return block(start, loop("asked", self._size, row), store(self._result, offset, output))
+        code.store(self._result, offset, cast(self._result.dtype, self._sum.value * self._scale))

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import Writer
+from graft.backends.host.kernels.writing import Writer, node_plan
 from graft.backends.host.storage import shape_of
-from graft.loop.statements import store
-from graft.loop.traverse import block
 from graft.target.target import Target
 
 
 @node_kernel("shape_of")
 def sizes(group: Group, stores: Stores, _target: Target) -> Plan:
     """The extents that the kernel is called with."""
-    return lambda: _kernel(group, Writer(group, stores))
 
+    def write(writer: Writer) -> None:
+        result = writer.result(0)
+        for number, dim in enumerate(shape_of(group.node.args[0])):
+            writer.code.store(result, number, writer.dim(dim))
 
-def _kernel(group: Group, writer: Writer) -> Kernel:
-    result = writer.result(0)
-    extents = enumerate(shape_of(group.node.args[0]))
-    return writer.kernel(block(*(store(result, n, writer.dim(dim)) for n, dim in extents)))
+    return node_plan(group, stores, write)

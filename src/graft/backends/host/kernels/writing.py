@@ -1,14 +1,17 @@
 """Kernels of single nodes on flat tensors, and copies as statements of theirs.
 
-`Writer` makes the node's tensors flat buffers, whatever their sizes, and a finished body a kernel
-that is called with the extents it mentions. Bodies are written by `loop/statements.py`.
+`Writer` makes the node's tensors flat buffers, whatever their sizes, and collects the kernel's
+statements in `code`. The kernel is called with the extents that these mention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from graft.backends.host.kernel import Parameters
+from graft.backends.host.group import Group
+from graft.backends.host.kernel import Kernel, Parameters, Stores
+from graft.backends.host.kernel_template import Plan
 from graft.backends.host.storage import Storage
 from graft.base.dims import AnyDim, product
 from graft.base.dtypes import Array
@@ -16,14 +19,16 @@ from graft.base.errors import InternalError
 from graft.ir.graph import Value
 from graft.loop.build import Term, minimum, term
 from graft.loop.ir import Buffer, Stmt
-from graft.loop.statements import let, loop, parallel, spread, store_vector, vector
-from graft.loop.traverse import block
+from graft.loop.statements import StatementBuilder, spread, store_vector, vector
 
 CHUNK_VECTORS = 64  # that a thread copies at a time
 
 
+@dataclass
 class Writer(Parameters):
-    """Collects the parameters of a kernel of one node: its tensors as flat buffers."""
+    """Collects the parameters of a kernel of one node, its tensors as flat buffers, and code."""
+
+    code: StatementBuilder = field(default_factory=StatementBuilder)
 
     def operand(self, number: int) -> Buffer | None:
         """An input of the node as a flat buffer; None where it is left out."""
@@ -61,6 +66,17 @@ class Writer(Parameters):
         return Term(self.extents.expr(dim))
 
 
+def node_plan(group: Group, stores: Stores, write: Callable[[Writer], None]) -> Plan:
+    """The plan of a node's kernel, whose code `write` puts down."""
+
+    def plan() -> Kernel:
+        writer = Writer(group, stores)
+        write(writer)
+        return writer.kernel(writer.code.statement())
+
+    return plan
+
+
 def copy_run(source: Buffer, target: Buffer, run: Term, lanes: int, tag: str = "") -> Stmt:
     """Copy `run` neighbouring elements in chunks, which the threads share."""
 
@@ -82,22 +98,13 @@ def clear_run(target: Buffer, run: Term, lanes: int) -> Stmt:
 
 def _in_chunks(written: Callable[[Term, int], Stmt], run: Term, lanes: int, tag: str) -> Stmt:
     """`written` from each index on for as many elements as it is told, over `run` elements."""
-    length = lanes * CHUNK_VECTORS
-
-    def chunk(start: Term, count: Term) -> Stmt:
+    code, length = StatementBuilder(), lanes * CHUNK_VECTORS
+    with code.parallel(f"job{tag}", (run + (length - 1)) // length) as job:
+        start = code.let(f"start{tag}", job * length)
+        count = code.let(f"rest{tag}", minimum(run - start, length))
         vectors = count // lanes
-        return block(
-            loop(f"vector{tag}", vectors, lambda n: written(start + n * lanes, lanes)),
-            loop(f"element{tag}", count % lanes, lambda n: written(start + n, 1), vectors * lanes),
-        )
-
-    def job(number: Term) -> Stmt:
-        return let(
-            f"start{tag}",
-            number * length,
-            lambda start: let(
-                f"rest{tag}", minimum(run - start, length), lambda count: chunk(start, count)
-            ),
-        )
-
-    return parallel(f"job{tag}", (run + (length - 1)) // length, job)
+        with code.loop(f"vector{tag}", vectors) as number:
+            code.emit(written(start + number * lanes, lanes))
+        with code.loop(f"element{tag}", count % lanes, vectors * lanes) as number:
+            code.emit(written(start + number, 1))
+    return code.statement()
