@@ -11,21 +11,21 @@ another's loads; each remaining one walks down several trees. Votes are summed i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import Writer
+from graft.backends.host.kernels.writing import Writer, node_plan
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import Array, DType, dtype_of
 from graft.loop.build import Term, call, cast, load, maximum, minimum, select, term
-from graft.loop.ir import INDEX, Buffer, Stmt
-from graft.loop.statements import Cell, let, loop, parallel, scratch, store, with_memory
-from graft.loop.traverse import block
+from graft.loop.ir import INDEX, Buffer
+from graft.loop.statements import Cell, scratch
 from graft.ops.ml_trees import Branch, TreeEnsembleAttrs
 from graft.target.target import Target
 
@@ -144,14 +144,14 @@ _ABREAST = 8
 @node_kernel("ml.tree_ensemble")
 def forest(group: Group, stores: Stores, _target: Target) -> Plan:
     """A forest of decision trees, several samples side by side."""
-    return lambda: _Walk(Writer(group, stores)).kernel()
+    return node_plan(group, stores, lambda writer: _Walk(writer).write())
 
 
 class _Walk:
     """Writes the loops over samples, trees and levels."""
 
     def __init__(self, writer: Writer) -> None:
-        self._writer, node = writer, writer.group.node
+        self._code, node = writer.code, writer.group.node
         self._rows, self._columns = (writer.dim(dim) for dim in shape_of(node.args[0]))
         self._data, self._result = writer.present_operand(0), writer.result(0)
         self._compared = _compared_in(self._data.dtype, node.attrs.thresholds.array.dtype)
@@ -168,103 +168,76 @@ class _Walk:
         self._nan_is_first = writer.table(forest.nan_is_first, "nan_first") if nan_matters else None
         self._votes = _Votes(writer, node.attrs)
 
-    def kernel(self) -> Kernel:
-        whole = self._rows // _ABREAST
-
-        def together(iteration: Term) -> Stmt:
+    def write(self) -> None:
+        code, whole = self._code, self._rows // _ABREAST
+        with code.parallel("several", whole) as iteration:
             rows = [iteration * _ABREAST + number for number in range(_ABREAST)]
-            return self._samples(rows, lambda totals: self._tree_by_tree(0, rows, totals))
-
-        def alone(iteration: Term) -> Stmt:
+            with self._samples(rows) as totals:
+                self._tree_by_tree(0, rows, totals)
+        with code.parallel("one", self._rows % _ABREAST) as iteration:
             row = whole * _ABREAST + iteration
-            return self._samples([row], lambda totals: self._several_trees(row, totals))
+            with self._samples([row]) as totals:
+                self._several_trees(row, totals)
 
-        body = block(
-            parallel("several", whole, together),
-            parallel("one", self._rows % _ABREAST, alone),
-        )
-        return self._writer.kernel(body)
-
-    def _samples(self, rows: Sequence[Term], walk: Callable[[Sequence[Buffer]], Stmt]) -> Stmt:
+    @contextmanager
+    def _samples(self, rows: Sequence[Term]) -> Iterator[Sequence[Buffer]]:
+        """The votes for some samples, to the result in the end."""
         totals = self._votes.memory(len(rows))
-        body = block(
-            self._votes.begun(totals),
-            walk(totals),
-            *(
-                self._votes.ended(totals, number, self._result, row)
-                for number, row in enumerate(rows)
-            ),
-        )
-        return with_memory(body, *totals)
+        with self._code.memory(*totals):
+            self._votes.begin(totals)
+            yield totals
+            for number, row in enumerate(rows):
+                self._votes.end(totals, number, self._result, row)
 
-    def _tree_by_tree(self, first: int, rows: Sequence[Term], totals: Sequence[Buffer]) -> Stmt:
+    def _tree_by_tree(self, first: int, rows: Sequence[Term], totals: Sequence[Buffer]) -> None:
         """All samples down one tree after the other."""
-
-        def down(iteration: Term) -> Stmt:
+        with self._code.loop("tree", self._trees - first) as iteration:
             tree = iteration + first
             walkers = [(tree, number, row) for number, row in enumerate(rows)]
-            return self._descend(load(self._depths, tree), walkers, totals)
+            self._descend(load(self._depths, tree), walkers, totals)
 
-        return loop("tree", self._trees - first, down)
-
-    def _several_trees(self, row: Term, totals: Sequence[Buffer]) -> Stmt:
+    def _several_trees(self, row: Term, totals: Sequence[Buffer]) -> None:
         """One sample down groups of trees, each as far as the deepest of them goes."""
-
-        def down(group: Term) -> Stmt:
-            walkers = [(group * _ABREAST + number, 0, row) for number in range(_ABREAST)]
-            return self._descend(load(self._group_depths, group), walkers, totals)
-
         groups = self._trees // _ABREAST
-        return block(
-            loop("group", groups, down), self._tree_by_tree(groups * _ABREAST, [row], totals)
-        )
+        with self._code.loop("group", groups) as group:
+            walkers = [(group * _ABREAST + number, 0, row) for number in range(_ABREAST)]
+            self._descend(load(self._group_depths, group), walkers, totals)
+        self._tree_by_tree(groups * _ABREAST, [row], totals)
 
     def _descend(
         self, depth: Term, walkers: Sequence[tuple[Term, int, Term]], totals: Sequence[Buffer]
-    ) -> Stmt:
+    ) -> None:
         """Walkers, each a tree, the number of a sample and its row, down so many levels."""
-        places = [Cell(f"place{number}") for number in range(len(walkers))]
-        pairs = [*zip(places, walkers, strict=True)]
+        code, places = self._code, [Cell(f"place{number}") for number in range(len(walkers))]
+        with code.memory(*places):
+            for place, (tree, _, _) in zip(places, walkers, strict=True):
+                code.set(place, cast(INDEX, load(self._roots, tree)))
+            with code.loop("level", cast(INDEX, depth)):
+                for place, (_, _, row) in zip(places, walkers, strict=True):
+                    self._step(place, row)
+            for place, (_, sample, _) in zip(places, walkers, strict=True):
+                self._votes.count(totals, sample, place.value - self._first_leaf)
 
-        def level(_iteration: Term) -> Stmt:
-            return block(*(self._step(place, row) for place, (_, _, row) in pairs))
-
-        body = block(
-            *(place.set(cast(INDEX, load(self._roots, tree))) for place, (tree, *_) in pairs),
-            loop("level", cast(INDEX, depth), level),
-            *(
-                self._votes.counted(totals, sample, place.value - self._first_leaf)
-                for place, (_, sample, _) in pairs
-            ),
-        )
-        return with_memory(body, *places)
-
-    def _step(self, place: Cell, row: Term) -> Stmt:
+    def _step(self, place: Cell, row: Term) -> None:
         """One question further down."""
-
-        def compare_feature(node: Term) -> Stmt:
+        code = self._code
+        with code.scope():
+            node = code.let(f"{place.name}_node", place.value)
             feature = cast(INDEX, load(self._features, node))
-            return let(
-                f"{place.name}_value",
-                cast(self._compared, load(self._data, row * self._columns + feature)),
-                lambda value: answered(node, value),
-            )
-
-        def answered(node: Term, value: Term) -> Stmt:
+            number = cast(self._compared, load(self._data, row * self._columns + feature))
+            value = code.let(f"{place.name}_value", number)
             holds = value <= load(self._thresholds, node)
             if self._nan_is_first is not None:
                 holds = holds | (call("isnan", value) & load(self._nan_is_first, node))
             child = load(self._children, node * 2 + select(holds, term(0), term(1)))
-            return place.set(cast(INDEX, child))
-
-        return let(f"{place.name}_node", place.value, compare_feature)
+            code.set(place, cast(INDEX, child))
 
 
 class _Votes:
     """What leaves say, gathered for each target of some samples."""
 
     def __init__(self, writer: Writer, attrs: TreeEnsembleAttrs) -> None:
-        self._targets, self._how = attrs.targets, attrs.aggregate
+        self._code, self._targets, self._how = writer.code, attrs.targets, attrs.aggregate
         self._trees = max(1, attrs.roots.array.size)
         starts = attrs.leaf_starts.array
         self._one_each = np.array_equal(starts, np.arange(len(starts)))
@@ -282,57 +255,49 @@ class _Votes:
         voted = scratch("voted", DType.BOOL, samples * self._targets)
         return (totals, voted) if self._extreme else (totals,)
 
-    def begun(self, memory: Sequence[Buffer]) -> Stmt:
+    def begin(self, memory: Sequence[Buffer]) -> None:
         least = {"MIN": np.inf, "MAX": -np.inf}.get(self._how, 0.0)
-        starts = (least, False)
-
-        def emptied(at: Term) -> Stmt:
-            pairs = zip(memory, starts, strict=False)
-            return block(*(store(buffer, at, term(value, buffer.dtype)) for buffer, value in pairs))
-
         (size,) = memory[0].extents
-        return loop("begun", Term(size), emptied)
+        with self._code.loop("begun", Term(size)) as at:
+            for buffer, value in zip(memory, (least, False), strict=False):
+                self._code.store(buffer, at, term(value, buffer.dtype))
 
-    def counted(self, memory: Sequence[Buffer], sample: int, leaf: Term) -> Stmt:
+    def count(self, memory: Sequence[Buffer], sample: int, leaf: Term) -> None:
         """The votes of a leaf."""
+        code, name = self._code, f"vote{sample}"
+        with code.scope():
+            if self._starts is None:
+                self._add(memory, sample, code.let(name, leaf))
+                return
+            own = code.let(f"leaf{sample}", leaf)
+            begin = load(self._starts, own)
+            with code.loop(name, load(self._starts, own + 1) - begin, begin) as at:
+                self._add(memory, sample, at)
 
-        def vote(at: Term) -> Stmt:
-            target = cast(INDEX, load(self._of, at)) + sample * self._targets
-            return let(f"target{sample}", target, lambda place: added(at, place))
+    def _add(self, memory: Sequence[Buffer], sample: int, at: Term) -> None:
+        code, (totals, *voted) = self._code, memory
+        target = cast(INDEX, load(self._of, at)) + sample * self._targets
+        place = code.let(f"target{sample}", target)
+        total, weight = load(totals, place), cast(DType.FLOAT64, load(self._weights, at))
+        if not self._extreme:
+            code.store(totals, place, total + weight)
+            return
+        code.store(totals, place, (minimum if self._how == "MIN" else maximum)(total, weight))
+        for buffer in voted:
+            code.store(buffer, place, term(True, DType.BOOL))
 
-        def added(at: Term, place: Term) -> Stmt:
-            totals, *voted = memory
-            total, weight = load(totals, place), cast(DType.FLOAT64, load(self._weights, at))
-            if not self._extreme:
-                return store(totals, place, total + weight)
-            extreme = minimum if self._how == "MIN" else maximum
-            marks = (store(buffer, place, term(True, DType.BOOL)) for buffer in voted)
-            return block(store(totals, place, extreme(total, weight)), *marks)
-
-        starts = self._starts
-        if starts is None:
-            return let(f"vote{sample}", leaf, vote)
-
-        def several(own: Term) -> Stmt:
-            begin = load(starts, own)
-            return loop(f"vote{sample}", load(starts, own + 1) - begin, vote, start=begin)
-
-        return let(f"leaf{sample}", leaf, several)
-
-    def ended(self, memory: Sequence[Buffer], sample: int, result: Buffer, row: Term) -> Stmt:
+    def end(self, memory: Sequence[Buffer], sample: int, result: Buffer, row: Term) -> None:
         """What came of a sample, into the result."""
-
-        def written(target: Term) -> Stmt:
+        totals, *voted = memory
+        with self._code.loop(f"target{sample}_of", self._targets) as target:
             place = target + sample * self._targets
-            totals, *voted = memory
             value = load(totals, place)
             if self._how == "AVERAGE":
                 value = value / float(self._trees)
             for buffer in voted:
                 value = select(load(buffer, place), value, term(0.0, DType.FLOAT64))
-            return store(result, row * self._targets + target, cast(result.dtype, value))
-
-        return loop(f"target{sample}_of", self._targets, written)
+            at = row * self._targets + target
+            self._code.store(result, at, cast(result.dtype, value))
 
 
 def _compared_in(data: DType, thresholds: np.dtype) -> DType:
