@@ -10,33 +10,21 @@ inverse transform is one of numbers with exchanged parts.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.fourier_stages import Complex, Stages
-from graft.backends.host.kernels.writing import Writer
+from graft.backends.host.kernels.fourier_stages import Complex, Stages, times
+from graft.backends.host.kernels.writing import Writer, node_plan
 from graft.backends.host.storage import shape_of
 from graft.base.dims import product
 from graft.base.dtypes import DType
 from graft.ir.graph import Node
 from graft.loop.build import Term, call, cast, load, maximum, minimum, select, term
-from graft.loop.ir import INDEX, Ramp, Stmt
-from graft.loop.statements import (
-    Cell,
-    as_long_as,
-    let,
-    loop,
-    parallel,
-    scratch,
-    spread,
-    store,
-    vector,
-    when,
-    with_memory,
-)
-from graft.loop.traverse import block
+from graft.loop.ir import INDEX, Ramp
+from graft.loop.statements import Cell, scratch, spread, vector
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -56,7 +44,7 @@ def fourier(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
         return Refusal("the axis is data")
     if not isinstance(shape[-1], int) or not isinstance(result[-1], int) or shape[-1] == 0:
         return Refusal("it is not known whether numbers are complex")
-    return lambda: _Transforms(Writer(group, stores), target).kernel()
+    return node_plan(group, stores, lambda writer: _Transforms(writer, target).write())
 
 
 @dataclass
@@ -85,7 +73,7 @@ class _Transforms:
     stages: Stages = field(init=False)
 
     def __post_init__(self) -> None:
-        writer, node = self.writer, self.writer.group.node
+        writer, node, self.code = self.writer, self.writer.group.node, self.writer.code
         shape, result = shape_of(node.args[0]), shape_of(node.output)
         axis = (-2 if node.attrs.axis is None else node.attrs.axis) % len(shape)
         inner = maximum(writer.dim(product(shape[axis + 1 : -1])), 1)
@@ -103,9 +91,9 @@ class _Transforms:
         longest = self.written.extent * (2 if self.onesided and not self.inverse else 1) + 1
         points = longest * 4
         lanes = minimum(maximum((self.count - _FEW_SIGNALS) * self.lanes, 1), self.lanes)
-        self.stages = Stages(wide, self.lanes, points, lanes)
-        self.chirp = Complex("chirp", wide, longest + self.lanes)
-        self.filter = Complex("filter", wide, points)
+        self.stages = Stages(self.code, wide, self.lanes, points, lanes)
+        self.chirp = Complex(self.code, "chirp", wide, longest + self.lanes)
+        self.filter = Complex(self.code, "filter", wide, points)
         self.turns = scratch("turns", INDEX, longest + self.lanes)
         self.size, self.rest = Cell("size"), Cell("rest")
 
@@ -116,168 +104,135 @@ class _Transforms:
             return (self.read.extent - 1) * 2
         return self.read.extent
 
-    def kernel(self) -> Kernel:
+    def write(self) -> None:
         memory = (*self.stages.memory, *self.chirp.memory, *self.filter.memory, self.turns)
-        length = maximum(cast(INDEX, self.length), 1)
-        body = let("length", length, lambda n: block(self.prepare(n), self.transforms(n)))
-        return self.writer.kernel(with_memory(body, *memory, self.size, self.rest))
+        with self.code.memory(*memory, self.size, self.rest):
+            length = self.code.let("length", maximum(cast(INDEX, self.length), 1))
+            self.prepare(length)
+            self.transforms(length)
 
-    def prepare(self, length: Term) -> Stmt:
+    def prepare(self, length: Term) -> None:
         """The size of the transforms that are done, and tables for it, each thread's own."""
-        factor = Cell("factor")
-        divided = block(
-            as_long_as(
-                (self.rest.value % factor.value) < 1,
-                self.rest.set(self.rest.value // factor.value),
-            ),
-            factor.set(factor.value + 1),
-        )
-        search = as_long_as((self.rest.value > 1) & (factor.value < _LARGEST_FACTOR + 1), divided)
-        doubled = as_long_as(self.size.value < length * 2 - 1, self.size.set(self.size.value * 2))
-        large = when(self.rest.value > 1, block(self.size.set(1), doubled))
-        tables = block(
-            self.stages.table(self.size.value),
-            when(self.rest.value > 1, self.prepare_chirp(length)),
-        )
-        begin = block(self.rest.set(length), factor.set(2), self.size.set(length))
-        return with_memory(block(begin, search, large, tables), factor)
+        code, factor, rest, size = self.code, Cell("factor"), self.rest, self.size
+        with code.memory(factor):
+            code.set(rest, length)
+            code.set(factor, 2)
+            code.set(size, length)
+            with code.as_long_as((rest.value > 1) & (factor.value < _LARGEST_FACTOR + 1)):
+                with code.as_long_as((rest.value % factor.value) < 1):
+                    code.set(rest, rest.value // factor.value)
+                code.set(factor, factor.value + 1)
+            with code.when(rest.value > 1):
+                code.set(size, 1)
+                with code.as_long_as(size.value < length * 2 - 1):
+                    code.set(size, size.value * 2)
+            self.stages.table(size.value)
+            with code.when(rest.value > 1):
+                self.prepare_chirp(length)
 
-    def prepare_chirp(self, length: Term) -> Stmt:
+    def prepare_chirp(self, length: Term) -> None:
         """exp(-i pi t² / n) for each sample, and the spectrum of its conjugate, by the size."""
+        code, stages, size = self.code, self.stages, self.size.value
         square = Cell("square")
-
-        def step(sample: Term) -> Stmt:
-            after = square.value + sample * 2 + 1
-            wrapped = after - select(after < length * 2, term(0), length * 2)
-            return block(store(self.turns, sample, square.value), square.set(wrapped))
-
-        def angles(number: Term) -> Stmt:
+        with code.memory(square):
+            code.set(square, 0)
+            with code.loop("square_at", length) as sample:
+                code.store(self.turns, sample, square.value)
+                after = square.value + sample * 2 + 1
+                code.set(square, after - select(after < length * 2, term(0), length * 2))
+        with code.loop("chirp_at", (length + self.lanes - 1) // self.lanes) as number:
             at = number * self.lanes
             turns = cast(DType.FLOAT64, vector(self.turns, at, self.lanes))
             angle = turns * (math.pi / cast(DType.FLOAT64, length))
-            return self.chirp.store(at, call("cos", angle), -call("sin", angle))
-
-        def mirrored(sample: Term) -> Stmt:
+            self.chirp.store(at, call("cos", angle), -call("sin", angle))
+        stages.begin(size)
+        with code.loop("cleared", size) as at:
+            stages.clear(at, 1)
+        with code.loop("mirrored", length) as sample:
             real, imaginary = self.chirp.load(sample, 1)
-            write = self.stages.write
-            behind = (self.size.value - sample) % self.size.value
-            return block(write(sample, (real, -imaginary), 1), write(behind, (real, -imaginary), 1))
+            for at in (sample, (size - sample) % size):
+                stages.write(at, (real, -imaginary), 1)
+        stages.transform(size, 1)
+        with code.loop("kept", size) as at:
+            self.filter.store(at, *stages.read(at, 1))
 
-        def kept(point: Term) -> Stmt:
-            real, imaginary = self.stages.read(point, 1)
-            return self.filter.store(point, real, imaginary)
-
-        squares = with_memory(block(square.set(0), loop("square_at", length, step)), square)
-        return block(
-            squares,
-            loop("chirp_at", (length + self.lanes - 1) // self.lanes, angles),
-            self.stages.begin(self.size.value),
-            loop("cleared", self.size.value, lambda at: self.stages.clear(at, 1)),
-            loop("mirrored", length, mirrored),
-            self.stages.transform(self.size.value, 1),
-            loop("kept", self.size.value, kept),
-        )
-
-    def transforms(self, length: Term) -> Stmt:
+    def transforms(self, length: Term) -> None:
         """Vectors of signals, or single ones."""
-        few = self.count < _FEW_SIGNALS + 1
+        code, few = self.code, self.count < _FEW_SIGNALS + 1
         vectors = (self.count + self.lanes - 1) // self.lanes
-        return block(
-            parallel(
-                "vector",
-                select(few, term(0), vectors),
-                lambda job: self.signals(length, job * self.lanes, self.lanes),
-            ),
-            parallel(
-                "single", select(few, self.count, term(0)), lambda job: self.signals(length, job, 1)
-            ),
-        )
+        with code.parallel("vector", select(few, term(0), vectors)) as job:
+            self.signals(length, job * self.lanes, self.lanes)
+        with code.parallel("single", select(few, self.count, term(0))) as job:
+            self.signals(length, job, 1)
 
-    def signals(self, length: Term, first: Term, lanes: int) -> Stmt:
-        size, stages = self.size.value, self.stages
+    def signals(self, length: Term, first: Term, lanes: int) -> None:
+        code, size, stages = self.code, self.size.value, self.stages
+        stages.begin(size)
+        self.load(length, first, lanes)
+        with code.when(self.rest.value > 1):
+            self.multiply(self.chirp, length, lanes, is_swapped=False)
+            with code.loop(f"zero{lanes}", size - length, length) as at:
+                stages.clear(at, lanes)
+            stages.transform(size, lanes)
+            self.multiply(self.filter, size, lanes, is_swapped=True)
+            stages.transform(size, lanes)
+            self.unswap(length, lanes)
+        with code.otherwise():
+            stages.transform(size, lanes)
+        self.store(length, first, lanes)
 
-        def product_with(table: Complex, count: Term, is_swapped: bool) -> Stmt:
-            def point(at: Term) -> Stmt:
-                real, imaginary = stages.read(at, lanes)
-                cosine, sine = table.load(at, 1)
-                pair = real * cosine - imaginary * sine, real * sine + imaginary * cosine
-                return stages.write(at, pair[::-1] if is_swapped else pair, lanes)
+    def multiply(self, table: Complex, count: Term, lanes: int, *, is_swapped: bool) -> None:
+        """Each point times a number of a table, its parts perhaps exchanged."""
+        with self.code.loop(f"{table.name}{lanes}", count) as at:
+            pair = times(self.stages.read(at, lanes), table.load(at, 1))
+            self.stages.write(at, pair[::-1] if is_swapped else pair, lanes)
 
-            return loop(f"{table.name}{lanes}", count, point)
-
-        rest = loop(f"zero{lanes}", size - length, lambda at: stages.clear(at, lanes), start=length)
-        convolved = block(
-            product_with(self.chirp, length, is_swapped=False),
-            rest,
-            stages.transform(size, lanes),
-            product_with(self.filter, size, is_swapped=True),
-            stages.transform(size, lanes),
-            self.unswapped(length, lanes),
-        )
-        directly = stages.transform(size, lanes)
-        return block(
-            stages.begin(size),
-            self.load(length, first, lanes),
-            when(self.rest.value > 1, convolved, directly),
-            self.store(length, first, lanes),
-        )
-
-    def unswapped(self, length: Term, lanes: int) -> Stmt:
+    def unswap(self, length: Term, lanes: int) -> None:
         """The convolution's parts in order again, times the chirp, by the size."""
-
-        def point(at: Term) -> Stmt:
+        with self.code.loop(f"unswapped{lanes}", length) as at:
             imaginary, real = self.stages.read(at, lanes)
             cosine, sine = self.chirp.load(at, 1)
             scale = 1.0 / cast(cosine.dtype, self.size.value)
-            cosine, sine = cosine * scale, sine * scale
-            pair = real * cosine - imaginary * sine, real * sine + imaginary * cosine
-            return self.stages.write(at, pair, lanes)
+            pair = times((real, imaginary), (cosine * scale, sine * scale))
+            self.stages.write(at, pair, lanes)
 
-        return loop(f"unswapped{lanes}", length, point)
-
-    def load(self, length: Term, first: Term, lanes: int) -> Stmt:
+    def load(self, length: Term, first: Term, lanes: int) -> None:
         """The samples that are there, zeros behind them, and frequencies that mirror others."""
-        halved = self.inverse and self.onesided
+        code, stages, halved = self.code, self.stages, self.inverse and self.onesided
         whole = length // 2 + 1 if halved else length
-        have, stages = minimum(self.read.extent, whole), self.stages
-        zeros = loop(f"fill{lanes}", whole - have, lambda at: stages.clear(at, lanes), start=have)
-
-        def mirror(at: Term) -> Stmt:
-            real, imaginary = stages.read(length - at, lanes)
-            return stages.write(at, (-real, imaginary), lanes)  # parts are exchanged
-
-        mirrored = loop(f"mirror{lanes}", length - whole, mirror, start=whole)
-        separate = self.load_apart(have, first, lanes)
+        have = minimum(self.read.extent, whole)
         if lanes > 1:
-            beside = self.load_beside(have, first, lanes)
-            separate = when(self.are_beside(first), beside, separate)
-        return block(separate, zeros, *((mirrored,) if halved else ()))
+            with code.when(self.are_beside(first)):
+                self.load_beside(have, first, lanes)
+            with code.otherwise():
+                self.load_apart(have, first, lanes)
+        else:
+            self.load_apart(have, first, lanes)
+        with code.loop(f"fill{lanes}", whole - have, have) as at:
+            stages.clear(at, lanes)
+        if halved:
+            with code.loop(f"mirror{lanes}", length - whole, whole) as at:
+                real, imaginary = stages.read(length - at, lanes)
+                stages.write(at, (-real, imaginary), lanes)  # parts are exchanged
 
-    def load_apart(self, have: Term, first: Term, lanes: int) -> Stmt:
+    def load_apart(self, have: Term, first: Term, lanes: int) -> None:
         """Signals that lie anywhere; lanes without one get the last."""
-        stages, last = self.stages, self.count - 1
-
-        def sample(at: Term) -> Stmt:
+        code, stages = self.code, self.stages
+        for lane in range(lanes):
+            start = self.read.start(minimum(first + lane, self.count - 1))
+            code.store(stages.origins, lane, start)
+        with code.loop(f"sample{lanes}", have) as at:
             place = at * self.read.stride
-            places = [load(stages.origins, lane) + place for lane in range(lanes)]
-            pairs = map(self.sample, places)
-            return block(
-                *(stages.write_lane(at, lane, pair, lanes) for lane, pair in enumerate(pairs))
-            )
+            for lane in range(lanes):
+                pair = self.sample(load(stages.origins, lane) + place)
+                stages.write_lane(at, lane, pair, lanes)
 
-        starts = (self.read.start(minimum(first + lane, last)) for lane in range(lanes))
-        origins = (store(stages.origins, lane, start) for lane, start in enumerate(starts))
-        return block(*origins, loop(f"sample{lanes}", have, sample))
-
-    def load_beside(self, have: Term, first: Term, lanes: int) -> Stmt:
+    def load_beside(self, have: Term, first: Term, lanes: int) -> None:
         """Signals that lie side by side at each sample."""
-
-        def sample(at: Term) -> Stmt:
+        with self.code.loop(f"beside{lanes}", have) as at:
             place = self.read.start(first) + at * self.read.stride
             ramp = Term(Ramp(place.expr, self.read.parts, lanes))
-            return self.stages.write(at, self.sample(ramp), lanes)
-
-        return loop(f"beside{lanes}", have, sample)
+            self.stages.write(at, self.sample(ramp), lanes)
 
     def sample(self, at: Term) -> tuple[Term, Term]:
         """A number or a vector of them; with exchanged parts where the transform is inverse."""
@@ -294,35 +249,33 @@ class _Transforms:
         inner = self.read.inner
         return (first % inner + self.lanes < inner + 1) & (first + self.lanes < self.count + 1)
 
-    def store(self, length: Term, first: Term, lanes: int) -> Stmt:
+    def store(self, length: Term, first: Term, lanes: int) -> None:
         """The frequencies, or samples, that are wanted."""
-        stages, count = self.stages, minimum(self.written.extent, length)
-
-        def together(at: Term) -> Stmt:
+        code, stages, count = self.code, self.stages, minimum(self.written.extent, length)
+        if lanes == 1:
+            self.store_apart(length, first, lanes, count)
+            return
+        with code.when(self.are_beside(first)), code.loop(f"together{lanes}", count) as at:
             place = self.written.start(first) + at * self.written.stride
             ramp = Term(Ramp(place.expr, self.written.parts, lanes))
-            return self.store_pair(ramp, stages.read(at, lanes), length)
+            self.store_pair(ramp, stages.read(at, lanes), length)
+        with code.otherwise():
+            self.store_apart(length, first, lanes, count)
 
-        def apart(at: Term) -> Stmt:
-            stores = []
+    def store_apart(self, length: Term, first: Term, lanes: int, count: Term) -> None:
+        code, stages = self.code, self.stages
+        for lane in range(lanes):
+            code.store(stages.origins, lane, self.written.start(first + lane))
+        with code.loop(f"apart{lanes}", count) as at:
             for lane in range(lanes):
                 place = load(stages.origins, lane) + at * self.written.stride
-                one = self.store_pair(place, stages.read_lane(at, lane, lanes), length)
-                stores.append(when(first + lane < self.count, one) if lane else one)
-            return block(*stores)
+                with code.when(first + lane < self.count) if lane else nullcontext():
+                    self.store_pair(place, stages.read_lane(at, lane, lanes), length)
 
-        starts = (self.written.start(first + lane) for lane in range(lanes))
-        origins = (store(stages.origins, lane, start) for lane, start in enumerate(starts))
-        separate = block(*origins, loop(f"apart{lanes}", count, apart))
-        if lanes == 1:
-            return separate
-        return when(self.are_beside(first), loop(f"together{lanes}", count, together), separate)
-
-    def store_pair(self, at: Term, pair: tuple[Term, Term], length: Term) -> Stmt:
+    def store_pair(self, at: Term, pair: tuple[Term, Term], length: Term) -> None:
         """A number or a vector of them, and of an inverse transform by the length."""
         if self.inverse:
             scale = 1.0 / cast(self.stages.dtype, length)
             pair = pair[1] * scale, pair[0] * scale
-        dtype = self.result.dtype
-        values = enumerate(pair[: self.written.parts])
-        return block(*(store(self.result, at + n, cast(dtype, value)) for n, value in values))
+        for number, value in enumerate(pair[: self.written.parts]):
+            self.code.store(self.result, at + number, cast(self.result.dtype, value))

@@ -13,29 +13,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from graft.base.dtypes import DType
 from graft.loop.build import Term, call, cast, load, select, term
-from graft.loop.ir import INDEX, Buffer, Const, Scope, Stmt
+from graft.loop.ir import INDEX, Buffer, Const, Scope
 from graft.loop.statements import (
     Cell,
-    as_long_as,
-    let,
-    lets,
-    loop,
-    loops,
+    StatementBuilder,
     ramp,
     scratch,
     spread,
-    store,
     store_vector,
     vector,
-    when,
-    with_memory,
 )
-from graft.loop.traverse import block
 
 Pair = tuple[Term, Term]  # real and imaginary part
 
@@ -44,6 +37,7 @@ Pair = tuple[Term, Term]  # real and imaginary part
 class Complex:
     """A table of complex numbers in scratch memory."""
 
+    code: StatementBuilder
     name: str
     dtype: DType
     count: Term
@@ -59,10 +53,10 @@ class Complex:
         real, imaginary = self.memory
         return vector(real, at, lanes), vector(imaginary, at, lanes)
 
-    def store(self, at: Term, *pair: Term) -> Stmt:
+    def store(self, at: Term, *pair: Term) -> None:
         values = (cast(self.dtype, value) for value in pair)
         both = zip(self.memory, values, strict=True)
-        return block(*(store_vector(buffer, at, value) for buffer, value in both))
+        self.code.emit(*(store_vector(buffer, at, value) for buffer, value in both))
 
 
 @dataclass
@@ -70,6 +64,7 @@ class Stages:
     """Writes transforms of `work`, which holds two times as many points as there may be, each the
     real parts of some signals and then their imaginary parts."""
 
+    code: StatementBuilder
     dtype: DType
     lanes: int
     points: Term
@@ -78,7 +73,7 @@ class Stages:
 
     def __post_init__(self) -> None:
         self.work = scratch("work", self.dtype, self.points * self.widest * 4)
-        self.powers = Complex("powers", self.dtype, self.points + self.lanes)
+        self.powers = Complex(self.code, "powers", self.dtype, self.points + self.lanes)
         self.origins = scratch("origins", INDEX, self.lanes)
         self.source, self.target = Cell("source"), Cell("target")
         self.left, self.stride = Cell("left"), Cell("stride")
@@ -88,20 +83,18 @@ class Stages:
         cells = self.source, self.target, self.left, self.stride
         return (self.work, *self.powers.memory, self.origins, *cells)
 
-    def table(self, size: Term) -> Stmt:
+    def table(self, size: Term) -> None:
         """The powers of w."""
-
-        def powers(number: Term) -> Stmt:
+        with self.code.loop("power", (size + self.lanes - 1) // self.lanes) as number:
             at = number * self.lanes
             turns = cast(DType.FLOAT64, ramp(at, self.lanes))
             angle = turns * (2 * math.pi / cast(DType.FLOAT64, size))
-            return self.powers.store(at, call("cos", angle), -call("sin", angle))
+            self.powers.store(at, call("cos", angle), -call("sin", angle))
 
-        return loop("power", (size + self.lanes - 1) // self.lanes, powers)
-
-    def begin(self, size: Term) -> Stmt:
+    def begin(self, size: Term) -> None:
         """Have points written to the first half."""
-        return block(self.source.set(0), self.target.set(size))
+        self.code.set(self.source, 0)
+        self.code.set(self.target, size)
 
     def read(self, at: Term, lanes: int) -> Pair:
         return self._point(self.source.value + at, lanes)
@@ -114,167 +107,125 @@ class Stages:
         first = (self.source.value + at) * (2 * lanes) + lane
         return load(self.work, first), load(self.work, first + lanes)
 
-    def write(self, at: Term, pair: Pair, lanes: int) -> Stmt:
-        return self._put(self.source.value + at, pair, lanes)
+    def write(self, at: Term, pair: Pair, lanes: int) -> None:
+        self._put(self.source.value + at, pair, lanes)
 
-    def _put(self, at: Term, pair: Pair, lanes: int) -> Stmt:
+    def _put(self, at: Term, pair: Pair, lanes: int) -> None:
         """Both parts are known before either is written: they may be read from there."""
-
-        def stored(real: Term, imaginary: Term) -> Stmt:
+        with self.code.scope():
+            real, imaginary = self._named(pair)
             first = at * (2 * lanes)
-            return block(
-                store_vector(self.work, first, real),
-                store_vector(self.work, first + lanes, imaginary),
-            )
+            self.code.emit(store_vector(self.work, first, real))
+            self.code.emit(store_vector(self.work, first + lanes, imaginary))
 
-        return self._named((pair,), lambda one: stored(*one))
+    def _named(self, pair: Pair) -> Pair:
+        """A complex number with names for its parts."""
+        number = next(self._numbers)
+        real = self.code.let(f"real{number}", pair[0])
+        return real, self.code.let(f"imaginary{number}", pair[1])
 
-    def _named(self, pairs: Sequence[Pair], body: Callable[..., Stmt]) -> Stmt:
-        """Names for complex numbers, which the body takes."""
-        parts: dict[str, Term] = {}
-        for (real, imaginary), number in zip(pairs, self._numbers, strict=False):
-            parts |= {f"real{number}": real, f"imaginary{number}": imaginary}
-        return lets(parts, lambda *terms: body(*zip(terms[::2], terms[1::2], strict=True)))
-
-    def write_lane(self, at: Term, lane: int, pair: Pair, lanes: int) -> Stmt:
+    def write_lane(self, at: Term, lane: int, pair: Pair, lanes: int) -> None:
         first = (self.source.value + at) * (2 * lanes) + lane
-        return block(store(self.work, first, pair[0]), store(self.work, first + lanes, pair[1]))
+        self.code.store(self.work, first, pair[0])
+        self.code.store(self.work, first + lanes, pair[1])
 
-    def clear(self, at: Term, lanes: int) -> Stmt:
+    def clear(self, at: Term, lanes: int) -> None:
         zero = spread(term(0.0, self.dtype), lanes)
-        return self.write(at, (zero, zero), lanes)
+        self.write(at, (zero, zero), lanes)
 
-    def transform(self, size: Term, lanes: int) -> Stmt:
+    def transform(self, size: Term, lanes: int) -> None:
         """All stages."""
-        tag = next(self._numbers)
+        code, tag = self.code, next(self._numbers)
+        self._go_on(size, term(1))
+        with code.as_long_as(self.left.value > 1):
+            left = code.let(f"left{tag}", self.left.value)
+            stride = code.let(f"stride{tag}", self.stride.value)
+            with code.when(left % 4 < 1):
+                self._by_four(left // 4, stride, lanes)
+            with code.otherwise():
+                with code.when(left % 2 < 1):
+                    self._by_two(left // 2, stride, lanes)
+                with code.otherwise():
+                    self._by_any(left, stride, size, lanes)
+            source = code.let(f"source{tag}", self.source.value)
+            code.set(self.source, self.target.value)
+            code.set(self.target, source)
 
-        def stage(left: Term, stride: Term) -> Stmt:
-            odd = self._by_any(left, stride, size, lanes)
-            by_two = when(left % 2 < 1, self._by_two(left // 2, stride, lanes), odd)
-            by_four = when(left % 4 < 1, self._by_four(left // 4, stride, lanes), by_two)
-            return block(by_four, self._exchange())
+    def _go_on(self, left: Term, stride: Term) -> None:
+        self.code.set(self.left, left)
+        self.code.set(self.stride, stride)
 
-        def begun(left: Term) -> Stmt:
-            return let(f"stride{tag}", self.stride.value, lambda stride: stage(left, stride))
-
-        every = as_long_as(self.left.value > 1, let(f"left{tag}", self.left.value, begun))
-        return block(self._go_on(size, term(1)), every)
-
-    def _exchange(self) -> Stmt:
-        def swapped(source: Term) -> Stmt:
-            return block(self.source.set(self.target.value), self.target.set(source))
-
-        return let(f"source{next(self._numbers)}", self.source.value, swapped)
-
-    def _go_on(self, left: Term, stride: Term) -> Stmt:
-        return block(self.left.set(left), self.stride.set(stride))
-
-    def _by_two(self, half: Term, stride: Term, lanes: int) -> Stmt:
-        def butterfly(j: Term, power: Pair, q: Term) -> Stmt:
+    def _by_two(self, half: Term, stride: Term, lanes: int) -> None:
+        with self._columns(half, stride, 2) as (j, (power,), q):
             at = self.source.value + q + stride * j
             to = self.target.value + q + stride * j * 2
+            one = self._named(self._point(at, lanes))
+            two = self._named(self._point(at + stride * half, lanes))
+            self._put(to, _plus(one, two), lanes)
+            self._put(to + stride, times(_less(one, two), power), lanes)
+        self._go_on(half, stride * 2)
 
-            def results(one: Pair, two: Pair) -> Stmt:
-                difference = _times(_less(one, two), power)
-                return block(
-                    self._put(to, _plus(one, two), lanes),
-                    self._put(to + stride, difference, lanes),
-                )
-
-            return self._named(
-                (self._point(at, lanes), self._point(at + stride * half, lanes)), results
-            )
-
-        return block(self._columns(half, stride, 2, butterfly), self._go_on(half, stride * 2))
-
-    def _by_four(self, quarter: Term, stride: Term, lanes: int) -> Stmt:
-        def butterfly(j: Term, w1: Pair, w2: Pair, w3: Pair, q: Term) -> Stmt:
+    def _by_four(self, quarter: Term, stride: Term, lanes: int) -> None:
+        with self._columns(quarter, stride, 4) as (j, (w1, w2, w3), q):
             at = self.source.value + q + stride * j
             to = self.target.value + q + stride * j * 4
+            points = (self._point(at + stride * quarter * n, lanes) for n in range(4))
+            one, two, three, four = map(self._named, points)
+            even, odd = self._named(_plus(one, three)), self._named(_less(one, three))
+            others = self._named(_plus(two, four))
+            rotated = self._named((two[1] - four[1], four[0] - two[0]))  # by -i
+            self._put(to, _plus(even, others), lanes)
+            self._put(to + stride, times(_plus(odd, rotated), w1), lanes)
+            self._put(to + stride * 2, times(_less(even, others), w2), lanes)
+            self._put(to + stride * 3, times(_less(odd, rotated), w3), lanes)
+        self._go_on(quarter, stride * 4)
 
-            def halves(one: Pair, two: Pair, three: Pair, four: Pair) -> Stmt:
-                rotated = two[1] - four[1], four[0] - two[0]  # by -i
-                pairs = _plus(one, three), _less(one, three), _plus(two, four), rotated
-                return self._named(pairs, results)
-
-            def results(even: Pair, odd: Pair, others: Pair, rotated: Pair) -> Stmt:
-                return block(
-                    self._put(to, _plus(even, others), lanes),
-                    self._put(to + stride, _times(_plus(odd, rotated), w1), lanes),
-                    self._put(to + stride * 2, _times(_less(even, others), w2), lanes),
-                    self._put(to + stride * 3, _times(_less(odd, rotated), w3), lanes),
-                )
-
-            points = [self._point(at + stride * quarter * n, lanes) for n in range(4)]
-            return self._named(points, halves)
-
-        return block(self._columns(quarter, stride, 4, butterfly), self._go_on(quarter, stride * 4))
-
+    @contextmanager
     def _columns(
-        self, count: Term, stride: Term, factor: int, butterfly: Callable[..., Stmt]
-    ) -> Stmt:
-        """A butterfly for each pair of j and q; it takes j, the powers for it, and q."""
+        self, count: Term, stride: Term, factor: int
+    ) -> Iterator[tuple[Term, Sequence[Pair], Term]]:
+        """What is done for each pair of j and q: j, the powers for it, and q."""
         tag = next(self._numbers)
+        with self.code.loop(f"j{tag}", count) as j:
+            powers = [self._named(self.powers.load(j * stride * n, 1)) for n in range(1, factor)]
+            with self.code.loop(f"q{tag}", stride) as q:
+                yield j, powers, q
 
-        def column(j: Term) -> Stmt:
-            powers = [self.powers.load(j * stride * n, 1) for n in range(1, factor)]
-            return self._named(
-                powers, lambda *w: loop(f"q{tag}", stride, lambda q: butterfly(j, *w, q))
-            )
-
-        return loop(f"j{tag}", count, column)
-
-    def _by_any(self, left: Term, stride: Term, size: Term, lanes: int) -> Stmt:
+    def _by_any(self, left: Term, stride: Term, size: Term, lanes: int) -> None:
         """A stage by the least odd factor."""
-        tag = next(self._numbers)
+        code, tag = self.code, next(self._numbers)
         factor, power = Cell(f"factor{tag}"), Cell(f"power{tag}")
-        real, imaginary = (
+        sums = [
             Buffer(f"{name}{tag}", self.dtype, (Const(lanes),), Scope.REGISTER)
             for name in ("sum_real", "sum_imaginary")
-        )
-        every = ramp(term(0), lanes)
-
-        def summed(j: Term, q: Term, step: Term, rest: Term) -> Callable[[Term], Stmt]:
-            def point(r: Term) -> Stmt:
-                at = self.source.value + q + stride * (j + rest * r)
-                after = power.value + step
-                wrapped = power.set(after - select(after < size, term(0), size))
-
-                def added(value: Pair, w: Pair) -> Stmt:
-                    product = _times(value, w)
-                    return block(
-                        store(real, every, load(real, every) + product[0]),
-                        store(imaginary, every, load(imaginary, every) + product[1]),
-                        wrapped,
-                    )
-
-                pairs = self._point(at, lanes), self.powers.load(power.value, 1)
-                return self._named(pairs, added)
-
-            return point
-
-        def result(p: Term, rest: Term, j: Term, k: Term, q: Term) -> Stmt:
-            zero = spread(term(0.0, self.dtype), lanes)
-            to = self.target.value + q + stride * (p * j + k)
-            return block(
-                power.set(stride * k * j),
-                store(real, every, zero),
-                store(imaginary, every, zero),
-                loop(f"r{tag}", p, summed(j, q, stride * k * rest, rest)),
-                self._put(to, (load(real, every), load(imaginary, every)), lanes),
-            )
-
-        def stage(p: Term, rest: Term) -> Stmt:
-            axes = {f"j{tag}": rest, f"k{tag}": p, f"q{tag}": stride}
-            all_points = loops(axes, lambda j, k, q: result(p, rest, j, k, q))
-            return block(all_points, self._go_on(rest, stride * p))
-
-        def of_factor(p: Term) -> Stmt:
-            return let(f"rest{tag}", left // p, lambda rest: stage(p, rest))
-
-        search = as_long_as((left % factor.value) > 0, factor.set(factor.value + 2))
-        by_factor = let(f"odd{tag}", factor.value, of_factor)
-        return with_memory(block(factor.set(3), search, by_factor), factor, power, real, imaginary)
+        ]
+        every, zero = ramp(term(0), lanes), spread(term(0.0, self.dtype), lanes)
+        with code.memory(factor, power, *sums):
+            code.set(factor, 3)
+            with code.as_long_as((left % factor.value) > 0):
+                code.set(factor, factor.value + 2)
+            p = code.let(f"odd{tag}", factor.value)
+            rest = code.let(f"rest{tag}", left // p)
+            with (
+                code.loop(f"j{tag}", rest) as j,
+                code.loop(f"k{tag}", p) as k,
+                code.loop(f"q{tag}", stride) as q,
+            ):
+                code.set(power, stride * k * j)
+                for part in sums:
+                    code.store(part, every, zero)
+                with code.loop(f"r{tag}", p) as r:
+                    at = self.source.value + q + stride * (j + rest * r)
+                    value = self._named(self._point(at, lanes))
+                    product = times(value, self._named(self.powers.load(power.value, 1)))
+                    for part, summand in zip(sums, product, strict=True):
+                        code.store(part, every, load(part, every) + summand)
+                    after = power.value + stride * k * rest
+                    code.set(power, after - select(after < size, term(0), size))
+                to = self.target.value + q + stride * (p * j + k)
+                real, imaginary = (load(part, every) for part in sums)
+                self._put(to, (real, imaginary), lanes)
+            self._go_on(rest, stride * p)
 
 
 def _plus(one: Pair, other: Pair) -> Pair:
@@ -285,6 +236,7 @@ def _less(one: Pair, other: Pair) -> Pair:
     return one[0] - other[0], one[1] - other[1]
 
 
-def _times(one: Pair, other: Pair) -> Pair:
+def times(one: Pair, other: Pair) -> Pair:
+    """The product of complex numbers."""
     real = one[0] * other[0] - one[1] * other[1]
     return real, one[0] * other[1] + one[1] * other[0]

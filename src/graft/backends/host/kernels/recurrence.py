@@ -7,29 +7,22 @@ needs the whole state. The states before and after a step lie in separate workin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import product
 from operator import add
 
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import Writer
+from graft.backends.host.kernels.writing import Writer, node_plan
 from graft.backends.host.storage import shape_of
 from graft.base.dtypes import DType
 from graft.loop.build import Term, cast, equal, load, maximum, minimum, select, term
-from graft.loop.ir import (
-    INDEX,
-    Barrier,
-    Buffer,
-    Const,
-    Scope,
-    Stmt,
-    Store,
-)
-from graft.loop.statements import let, lets, loop, parallel, ramp, spread, store, when, with_memory
+from graft.loop.ir import INDEX, Barrier, Buffer, Const, Scope, Stmt, Store
+from graft.loop.statements import StatementBuilder, ramp, spread, store
 from graft.loop.traverse import block
 from graft.ops.rnn import GATES, RecurrenceAttrs, activations, directions_of
 from graft.target.target import Target
@@ -66,19 +59,22 @@ class _GateInputs:
         return self.projected[gate] + self.sums[gate]
 
 
-# Ends a step with the new hidden state and the new cell state, if there is one.
-Ending = Callable[[Term, Term | None], Stmt]
+# The new hidden state and the new cell state, if there is one.
+_State = tuple[Term, Term | None]
 
 
-def step(attrs: RecurrenceAttrs, direction: int, phase: int, now: _GateInputs, end: Ending) -> Stmt:
-    """What a phase of a step does to a block of units."""
+def step(
+    code: StatementBuilder, attrs: RecurrenceAttrs, direction: int, phase: int, now: _GateInputs
+) -> _State:
+    """What a phase of a step does to a block of units, with names."""
     functions: list[Activation] = [activation.term for activation in activations(attrs, direction)]
     if attrs.cell == "lstm":
-        return _lstm(attrs, functions, now, end)
+        return _lstm(code, attrs, functions, now)
+    if attrs.cell == "gru" and attrs.linear_before_reset:
+        return _gru(code, attrs, functions, now)
     if attrs.cell == "gru":
-        linear = attrs.linear_before_reset
-        return (_gru if linear else _gru_phase)(attrs, functions, now, end, phase)
-    return let("hidden", functions[0](_clipped(attrs, now.total(0))), lambda h: end(h, None))
+        return _gru_phase(code, attrs, functions, now, phase)
+    return code.let("hidden", functions[0](_clipped(attrs, now.total(0)))), None
 
 
 def _clipped(attrs: RecurrenceAttrs, x: Term) -> Term:
@@ -86,56 +82,47 @@ def _clipped(attrs: RecurrenceAttrs, x: Term) -> Term:
 
 
 def _lstm(
-    attrs: RecurrenceAttrs, functions: list[Activation], now: _GateInputs, end: Ending
-) -> Stmt:
+    code: StatementBuilder, attrs: RecurrenceAttrs, functions: list[Activation], now: _GateInputs
+) -> _State:
     f, g, h = functions
 
     def gate(number: int, peephole: int, cell: Term) -> Term:
         total = now.total(number)
         return f(_clipped(attrs, total + now.peephole[peephole] * cell if now.peephole else total))
 
-    def admitted(cell: Term, share: Term) -> Stmt:
-        retained = 1.0 - share if attrs.input_forget else gate(2, 2, cell)
-        fresh = share * g(_clipped(attrs, now.total(3)))
-        return let("cell", retained * cell + fresh, update_hidden)
-
-    def update_hidden(cell: Term) -> Stmt:
-        return let("hidden", gate(1, 1, cell) * h(cell), lambda hidden: end(hidden, cell))
-
-    def read_cell(cell: Term) -> Stmt:
-        return let("admitted", gate(0, 0, cell), lambda share: admitted(cell, share))
-
-    return let("before", now.cell, read_cell)
+    before = code.let("before", now.cell)
+    share = code.let("admitted", gate(0, 0, before))
+    retained = 1.0 - share if attrs.input_forget else gate(2, 2, before)
+    cell = code.let("cell", retained * before + share * g(_clipped(attrs, now.total(3))))
+    return code.let("hidden", gate(1, 1, cell) * h(cell)), cell
 
 
 def _gru(
-    attrs: RecurrenceAttrs, functions: list[Activation], now: _GateInputs, end: Ending, _phase: int
-) -> Stmt:
+    code: StatementBuilder, attrs: RecurrenceAttrs, functions: list[Activation], now: _GateInputs
+) -> _State:
     """The candidate's recurrent part is reset as a whole."""
     f, g = functions
     part = now.sums[2] if now.bias is None else now.sums[2] + now.bias
     reset = f(_clipped(attrs, now.total(1)))
     fresh = g(_clipped(attrs, now.projected[2] + reset * part))
-
-    def mixed(update: Term) -> Stmt:
-        hidden = (1.0 - update) * fresh + update * now.hidden
-        return let("hidden", hidden, lambda h: end(h, None))
-
-    return let("update", f(_clipped(attrs, now.total(0))), mixed)
+    update = code.let("update", f(_clipped(attrs, now.total(0))))
+    return code.let("hidden", (1.0 - update) * fresh + update * now.hidden), None
 
 
 def _gru_phase(
-    attrs: RecurrenceAttrs, functions: list[Activation], now: _GateInputs, end: Ending, phase: int
-) -> Stmt:
+    code: StatementBuilder,
+    attrs: RecurrenceAttrs,
+    functions: list[Activation],
+    now: _GateInputs,
+    phase: int,
+) -> _State:
     """First what is reset of the state, and the update gate; then the candidate."""
     f, g = functions
     if phase == 0:
-        reset = f(_clipped(attrs, now.total(1))) * now.hidden
-        update = f(_clipped(attrs, now.total(0)))
-        return lets({"reset": reset, "update": update}, end)
+        reset = code.let("reset", f(_clipped(attrs, now.total(1))) * now.hidden)
+        return reset, code.let("update", f(_clipped(attrs, now.total(0))))
     fresh = g(_clipped(attrs, now.total(2)))
-    hidden = (1.0 - now.cell) * fresh + now.cell * now.hidden
-    return let("hidden", hidden, lambda h: end(h, None))
+    return code.let("hidden", (1.0 - now.cell) * fresh + now.cell * now.hidden), None
 
 
 # Sums that are in registers at once: enough to hide how long an addition takes.
@@ -196,14 +183,14 @@ class _Sums:
 @node_kernel("nn.recurrence")
 def recurrence(group: Group, stores: Stores, _target: Target) -> Plan:
     """The steps of a recurrent layer."""
-    return lambda: _Steps(Writer(group, stores)).kernel()
+    return node_plan(group, stores, lambda writer: _Steps(writer).write())
 
 
 class _Steps:
     """Writes the loops over steps, blocks of units and rows of the batch."""
 
     def __init__(self, writer: Writer) -> None:
-        self._writer, node = writer, writer.group.node
+        self._code, node = writer.code, writer.group.node
         self._attrs = attrs = node.attrs
         self._gates, self._lanes, self._hidden = GATES[attrs.cell], attrs.block, attrs.hidden
         self._blocks = -(-attrs.hidden // attrs.block)
@@ -219,18 +206,23 @@ class _Steps:
         *self._results, self._room = (writer.result(n) for n in range(len(node.outputs)))
         self._state = self._batch * (len(self._directions) * self._padded)  # elements of a state
 
-    def kernel(self) -> Kernel:
-        steps = loop("iteration", self._length, lambda iteration: block(*self._step(iteration)))
-        return self._writer.kernel(block(self._initialize(), Barrier(), steps, self._finalize()))
+    def write(self) -> None:
+        self._initialize()
+        self._code.emit(Barrier())
+        with self._code.loop("iteration", self._length) as iteration:
+            for number, gates in enumerate(phases(self._attrs)):
+                with self._job(f"phase{number}") as (direction, unit):
+                    self._phase(number, gates, iteration, direction, unit)
+                self._code.emit(Barrier())
+        self._finalize()
 
-    def _job(self, name: str, body: Callable[[Term, Term], Stmt]) -> Stmt:
+    @contextmanager
+    def _job(self, name: str) -> Iterator[tuple[Term, Term]]:
         """The blocks of all directions, which the threads share: a direction and a first unit."""
-
-        def one(job: Term) -> Stmt:
-            unit = job % self._blocks * self._lanes
-            return lets({"way": job // self._blocks, "unit": unit}, body)
-
-        return parallel(name, self._blocks * len(self._directions), one)
+        code = self._code
+        with code.parallel(name, self._blocks * len(self._directions)) as job:
+            direction = code.let("way", job // self._blocks)
+            yield direction, code.let("unit", job % self._blocks * self._lanes)
 
     def _at(self, part: Term | int, direction: Term, row: Term, unit: Term) -> Term:
         """The index of an element of the working memory."""
@@ -238,111 +230,80 @@ class _Steps:
         element: Term = term(part) * self._state + offset
         return element
 
-    def _each_unit(self, name: str, body: Callable[[Term, Term, Term], Stmt]) -> Stmt:
+    @contextmanager
+    def _each_unit(self, name: str) -> Iterator[tuple[Term, Term, Term]]:
         """Rows and units of a block, one by one, without those that are padding."""
-
-        def of_block(direction: Term, unit: Term) -> Stmt:
+        with self._job(name) as (direction, unit), self._code.loop("row", self._batch) as row:
             count = select(unit + self._lanes > self._hidden, self._hidden - unit, self._lanes)
+            with self._code.loop("lane", count) as lane:
+                yield direction, row, unit + lane
 
-            def of_row(row: Term) -> Stmt:
-                return loop("lane", count, lambda lane: body(direction, row, unit + lane))
-
-            return loop("row", self._batch, of_row)
-
-        return self._job(name, of_block)
-
-    def _initialize(self) -> Stmt:
+    def _initialize(self) -> None:
         """Copy the initial states, or zeros where there are none, to the working memory."""
+        code = self._code
+        with self._job("cleared") as (direction, unit), code.loop("row", self._batch) as row:
+            for part in range(4):
+                at = self._ramp(self._at(part, direction, row, unit))
+                code.store(self._room, at, self._zeros)
+        for part, source in zip((0, 3), self._initial, strict=True):
+            if source is not None:
+                with self._each_unit(f"given{part}") as (direction, row, unit):
+                    value = load(source, (direction * self._batch + row) * self._hidden + unit)
+                    code.store(self._room, self._at(part, direction, row, unit), value)
 
-        def clear(direction: Term, unit: Term) -> Stmt:
-            def of_row(row: Term) -> Stmt:
-                parts = (self._at(part, direction, row, unit) for part in range(4))
-                return block(*(store(self._room, self._ramp(at), self._zeros) for at in parts))
-
-            return loop("row", self._batch, of_row)
-
-        def copied(source: Buffer, part: int, direction: Term, row: Term, unit: Term) -> Stmt:
-            value = load(source, (direction * self._batch + row) * self._hidden + unit)
-            return store(self._room, self._at(part, direction, row, unit), value)
-
-        copies = [
-            self._each_unit(f"given{part}", partial(copied, source, part))
-            for part, source in zip((0, 3), self._initial, strict=True)
-            if source is not None
-        ]
-        return block(self._job("cleared", clear), *copies)
-
-    def _finalize(self) -> Stmt:
+    def _finalize(self) -> None:
         """Copy the last states to the results; zero for a sequence without steps."""
-        last = self._length % 2
-
-        def copied(result: Buffer, part: Term, direction: Term, row: Term, unit: Term) -> Stmt:
-            value = load(self._room, self._at(part, direction, row, unit))
-            if self._lengths is not None:
-                value = select(cast(INDEX, load(self._lengths, row)) > 0, value, 0.0)
-            return store(result, (direction * self._batch + row) * self._hidden + unit, value)
-
-        parts = (last, term(3))[: len(self._results) - 1]
-        copies = (partial(copied, *one) for one in zip(self._results[1:], parts, strict=True))
-        return block(*(self._each_unit(f"last{n}", copy) for n, copy in enumerate(copies)))
-
-    def _step(self, iteration: Term) -> list[Stmt]:
-        """The phases of a step, each with a barrier behind it."""
-        statements: list[Stmt] = []
-        for number, gates in enumerate(phases(self._attrs)):
-            body = partial(self._phase, number, gates, iteration)
-            statements += [self._job(f"phase{number}", body), Barrier()]
-        return statements
+        parts = (self._length % 2, term(3))
+        for number, (result, part) in enumerate(zip(self._results[1:], parts, strict=False)):
+            with self._each_unit(f"last{number}") as (direction, row, unit):
+                value = load(self._room, self._at(part, direction, row, unit))
+                if self._lengths is not None:
+                    value = select(cast(INDEX, load(self._lengths, row)) > 0, value, 0.0)
+                at = (direction * self._batch + row) * self._hidden + unit
+                self._code.store(result, at, value)
 
     def _phase(
         self, phase: int, gates: tuple[int, ...], iteration: Term, direction: Term, unit: Term
-    ) -> Stmt:
+    ) -> None:
         """Some gates of a block of units, for all rows."""
         backwards = self._length - 1 - iteration
         time = backwards if self._directions == (True,) else iteration
         if len(self._directions) > 1:
             time = select(equal(direction, 1), backwards, iteration)
 
-        def rows(count: int, first: Term) -> Stmt:
+        def rows(count: int, first: Term) -> None:
             tile = _TilePosition(phase, gates, iteration, time, direction, unit, first)
-            return self._tile(tile, count)
+            self._tile(tile, count)
 
         whole = self._batch // self._rows
-        tiles = loop("tile", whole, lambda tile: rows(self._rows, tile * self._rows))
-        if self._rows == 1:
-            return tiles
-        remaining = self._batch % self._rows
-        return block(tiles, loop("rest", remaining, lambda row: rows(1, whole * self._rows + row)))
+        with self._code.loop("tile", whole) as tile:
+            rows(self._rows, tile * self._rows)
+        if self._rows > 1:
+            with self._code.loop("rest", self._batch % self._rows) as row:
+                rows(1, whole * self._rows + row)
 
-    def _tile(self, tile: _TilePosition, count: int) -> Stmt:
+    def _tile(self, tile: _TilePosition, count: int) -> None:
         """Some rows: their sums in registers, then their gates."""
+        code = self._code
         sums = _Sums.of(tile, count, self._padded, self._lanes, self._room.dtype)
         source = term(2) if tile.phase else tile.iteration % 2
         base = (tile.direction * self._padded + tile.unit) * (self._padded * self._gates)
-
-        def added(number: int, gate: int, k: Term, weight: Term) -> Stmt:
-            statements: list[Stmt] = []
-            for row in range(count):
-                at = self._at(source, tile.direction, tile.first + row, k)
-                state = spread(load(self._room, at), self._lanes)
-                statements.append(sums.add(number, gate, row, state * weight))
-            return block(*statements)
-
-        def turn_of(k: Term) -> Stmt:
-            every: list[Stmt] = []
-            for number in range(sums.sets):
-                at = k * sums.sets + number
-                for gate in tile.gates:
+        with code.memory(sums.buffer):
+            code.emit(sums.clear())
+            with code.loop("k", self._padded // sums.sets) as k:
+                for number, gate in product(range(sums.sets), tile.gates):
+                    at = k * sums.sets + number
                     start = base + (at * self._gates + gate) * self._lanes
-                    weight = self._vector(self._weight, start)
-                    every.append(let("weight", weight, partial(added, number, gate, at)))
-            return block(*every)
+                    with code.scope():
+                        weight = code.let("weight", self._vector(self._weight, start))
+                        for row in range(count):
+                            unit = self._at(source, tile.direction, tile.first + row, at)
+                            state = spread(load(self._room, unit), self._lanes)
+                            code.emit(sums.add(number, gate, row, state * weight))
+            for row in range(count):
+                self._apply_gates(tile, row, partial(sums.total, row))
 
-        finished = [self._apply_gates(tile, row, partial(sums.total, row)) for row in range(count)]
-        steps = loop("k", self._padded // sums.sets, turn_of)
-        return with_memory(block(sums.clear(), steps, *finished), sums.buffer)
-
-    def _apply_gates(self, tile: _TilePosition, row: int, total: Callable[[int], Term]) -> Stmt:
+    def _apply_gates(self, tile: _TilePosition, row: int, total: Callable[[int], Term]) -> None:
         """A row's gates, and its new state."""
         at, direction, unit = tile.first + row, tile.direction, tile.unit
         outer = (tile.time * self._batch + at) * len(self._directions) + direction
@@ -363,27 +324,32 @@ class _Steps:
         sums = {gate: total(gate) for gate in tile.gates}
         projections = {gate: projected(gate) for gate in tile.gates}
         inputs = _GateInputs(sums, projections, old(tile.iteration % 2), old(3), peepholes, bias)
-        end = partial(self._store_state, tile, at, inputs)
-        if are_alike(self._attrs):
-            return step(self._attrs, 0, tile.phase, inputs, end)
-        branches = [
-            step(self._attrs, n, tile.phase, inputs, end) for n in range(len(self._directions))
-        ]
-        return when(equal(direction, 0), *branches)
+        apart = () if are_alike(self._attrs) else range(len(self._directions))
+        if not apart:
+            with self._code.scope():
+                state = step(self._code, self._attrs, 0, tile.phase, inputs)
+                self._store_state(tile, at, inputs, *state)
+        for number in apart:
+            first = self._code.when(equal(direction, 0))
+            with self._code.otherwise() if number else first:
+                state = step(self._code, self._attrs, number, tile.phase, inputs)
+                self._store_state(tile, at, inputs, *state)
 
     def _store_state(
         self, tile: _TilePosition, row: Term, inputs: _GateInputs, hidden: Term, cell: Term | None
-    ) -> Stmt:
+    ) -> None:
         """Store the new state; a sequence that has ended keeps its state, and outputs zero."""
         direction, unit = tile.direction, tile.unit
 
-        def set_part(part: Term | int, value: Term) -> Stmt:
+        def set_part(part: Term | int, value: Term) -> None:
             at = self._ramp(self._at(part, direction, row, unit))
-            return store(self._room, at, self._without_padding(unit, value))
+            self._code.store(self._room, at, self._without_padding(unit, value))
 
         if tile.phase < len(phases(self._attrs)) - 1:
             assert cell is not None
-            return block(set_part(2, hidden), set_part(3, cell))
+            set_part(2, hidden)
+            set_part(3, cell)
+            return
         output = hidden
         if self._lengths is not None:
             alive = tile.time < cast(INDEX, load(self._lengths, row))
@@ -393,11 +359,10 @@ class _Steps:
         start = (
             (tile.time * len(self._directions) + direction) * self._batch + row
         ) * self._hidden + unit
-        stores = [
-            set_part((tile.iteration + 1) % 2, hidden),
-            self._store_output(start, unit, output),
-        ]
-        return block(*stores, *([] if cell is None else [set_part(3, cell)]))
+        set_part((tile.iteration + 1) % 2, hidden)
+        self._store_output(start, unit, output)
+        if cell is not None:
+            set_part(3, cell)
 
     def _without_padding(self, unit: Term, value: Term) -> Term:
         """Zero in the padding: a NaN there would reach all units."""
@@ -405,13 +370,13 @@ class _Steps:
             return value
         return select(self._ramp(unit) < self._hidden, value, self._zeros)
 
-    def _store_output(self, start: Term, unit: Term, value: Term) -> Stmt:
+    def _store_output(self, start: Term, unit: Term, value: Term) -> None:
         """Store a block of a step's outputs, without its padding."""
         at = self._ramp(start)
         inside = None
         if self._padded > self._hidden:
             inside = (self._ramp(unit) < self._hidden).expr
-        return Store(self._results[0], (at.expr,), value.expr, inside)
+        self._code.emit(Store(self._results[0], (at.expr,), value.expr, inside))
 
     def _ramp(self, start: Term) -> Term:
         return ramp(start, self._lanes)
