@@ -49,7 +49,7 @@ class Cell:
 
     @property
     def value(self) -> Term:
-        """What it is now; a name for that is given by `let`."""
+        """What it is now; `StatementBuilder.let` gives that a name."""
         return load(self.buffer, 0)
 
     def set(self, value: Operand) -> Stmt:
@@ -64,21 +64,6 @@ def scratch(name: str, dtype: DType, count: Operand) -> Buffer:
 def store(buffer: Buffer, at: Operand, value: Operand) -> Stmt:
     """Write an element, or a vector where the index has lanes."""
     return Store(buffer, (term(at).expr,), term(value, buffer.dtype).expr)
-
-
-def let(name: str, value: Operand, body: Callable[[Term], Stmt]) -> Stmt:
-    """A name for what a value is now."""
-    operand = term(value).expr
-    var = Var(name, operand.dtype, operand.lanes)
-    return Let(var, operand, body(Term(var)))
-
-
-def lets(values: Mapping[str, Operand], body: Callable[..., Stmt]) -> Stmt:
-    """Names for what some values are now, in order; the body takes them all."""
-    if not values:
-        return body()
-    (name, value), *others = values.items()
-    return let(name, value, lambda one: lets(dict(others), partial(body, one)))
 
 
 def bound(bindings: Sequence[tuple[Var, Expr]], body: Stmt) -> Stmt:
@@ -112,19 +97,6 @@ def loops(
         return body()
     (name, extent), *inner = extents.items()
     return loop(name, extent, lambda n: loops(dict(inner), partial(body, n), kind), kind=kind)
-
-
-def parallel(name: str, extent: Operand, body: Callable[[Term], Stmt]) -> Stmt:
-    """A loop whose iterations the threads share."""
-    return loop(name, extent, body, kind=LoopKind.PARALLEL)
-
-
-def when(condition: Term, then: Stmt, otherwise: Stmt | None = None) -> Stmt:
-    return If(condition.expr, then, otherwise)
-
-
-def as_long_as(condition: Term, body: Stmt) -> Stmt:
-    return While(condition.expr, body)
 
 
 def with_memory(body: Stmt, *owners: Cell | Buffer) -> Stmt:
