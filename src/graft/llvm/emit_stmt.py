@@ -142,14 +142,14 @@ def _for(context: Context, loop: ir.For) -> None:
 def _stays_rolled(context: Context, loop: ir.For) -> bool:
     """Whether a loop over sums in registers is better left as it is.
 
-    LLVM unrolls it, moves the loads of two iterations to the front and spills sums if they leave no
-    room for both. That matters where an element takes a register until it is multiplied: AVX-512
-    broadcasts it from memory on its way to the multiplication, NEON multiplies by a lane.
+    LLVM unrolls it, hoists the loads of two iterations and spills sums if both do not fit. That
+    matters where an element occupies a register until it is multiplied: AVX-512 has embedded
+    broadcasts, NEON multiplies by a lane.
 
-    Where the first cache is not filled beside loads (Intel's), its prefetcher foresees lines by the
-    step of an instruction, up to 2 KiB: five vectors of weights times eight iterations are more. It
-    is the same step from one tap of a kernel to the next if the same instruction reads both, so
-    that the loops around stay as they are, too."""
+    Where L1 fills compete with loads (Intel), prefetching relies on the IP-stride prefetcher, which
+    covers strides up to 2 KiB: five vectors of weights times eight iterations exceed that. One
+    instruction keeps its stride from one tap of a kernel to the next, so the surrounding loops stay
+    rolled, too."""
     target = context.builder.target
     if not target.is_x86:
         return False

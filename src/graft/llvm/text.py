@@ -228,8 +228,8 @@ class Builder:
         if any(line.endswith(":") for lines in columns for line in lines):
             self._lines = [*before, *(line for lines in columns for line in lines)]
             return
-        turns = zip_longest(*columns)
-        self._lines = [*before, *(line for turn in turns for line in turn if line is not None)]
+        rows = zip_longest(*columns)
+        self._lines = [*before, *(line for row in rows for line in row if line is not None)]
 
     def body(self) -> str:
         """All that was written, with the stack memory first."""

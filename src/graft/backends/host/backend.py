@@ -102,7 +102,7 @@ class HostBackend(Backend):
         return artifact_runner(blob, self._options.threads)
 
     def runner(self, region: Graph) -> Runner:
-        """The same without the way through bytes."""
+        """A runner of the region, without serialising it."""
         return session_runner(self.build(region).session)
 
     def time_groups(self, graph: Graph, inputs: Sequence[Array]) -> dict[str, Cost]:

@@ -27,7 +27,7 @@ from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 FLOATS = SCALAR_DTYPES
-# What machine code computes with, be it by way of another dtype.
+# Dtypes that machine code computes with, directly or in a wider one.
 HELD = frozenset(
     {
         *(DType.BOOL, *FLOATS, *SMALL_FLOATS),

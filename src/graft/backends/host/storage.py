@@ -2,10 +2,9 @@
 
 Row-major, or, for images, in blocks of channels: [batch, channels / block, height, width, block],
 so that a vector of channels is contiguous. Where the channels do not fill the last block, its other
-lanes hold no particular numbers: kernels compute in them, and none lets them reach a channel. An
-image may have a halo of zeros around it, or of what
-stands for zero in a quantised image, which spares the convolutions that read it all tests for the
-border. Extents may be symbolic, but for the channels of a blocked image.
+lanes are undefined: kernels compute in them, but no channel depends on them. An image may have a
+halo of zeros (of the zero point, if it is quantised), so that convolutions need no border tests.
+Extents may be symbolic, except for the channels of a blocked image.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class Storage:
     shape: tuple[Dim, ...]
     block: int = 0
     halo: Halo = NO_HALO
-    alignment: int = 64  # bytes; memory of the user's has only that of its elements
-    fill: int = 0  # what a halo is full of
+    alignment: int = 64  # bytes; the user's arrays are only aligned to their elements
+    fill: int = 0  # the value of the halo
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -93,7 +92,7 @@ class Storage:
 
     @property
     def users(self) -> Storage:
-        """The same in memory of the user's, which has the alignment of its elements only."""
+        """The same in an array of the user's, which is only aligned to its elements."""
         return replace(self, alignment=self.dtype.numpy.itemsize)
 
     def buffer(self, name: str, extents: Extents | None = None) -> Buffer:

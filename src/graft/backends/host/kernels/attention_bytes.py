@@ -1,12 +1,12 @@
 """Attention on bytes: both products in integers, with softmax and rounding between them, in cache.
 
-The threads share (batch, head, chunk of queries) jobs. A job brings the keys and values of its head
-into words, once for all its queries. Then a few queries at a time become rows of scores with
-vectors along the keys, probabilities, codes of these, and results. Where results are divided by
-the sums of codes, exponentials become codes at once, without being divided first.
+The threads share (batch, head, chunk of queries) jobs. A job packs the keys and values of its head
+into words, once for all its queries. A few queries at a time then go through scores (vectors along
+the keys), softmax, quantisation and the product with the values. Where results are divided by the
+sums of codes, exponentials are quantised without being normalised first.
 
-Scores that are rounded need all of a sum. Those that are not may lack what all keys add to a query
-alike, since softmax does not see it: the zero point of the keys never matters to them.
+Softmax is invariant under a constant per query, so that the zero point of the keys is left out,
+except where scores are rounded.
 
 Four codes of a row make a word: those of keys a quarter of a vector apart, as `interleave4` joins
 them. The words of values are made of the same four keys.

@@ -101,7 +101,7 @@ def _kernel(epilogue: Epilogue, weight: Array, target: Target) -> Kernel:
 
 
 class _Writer:
-    """Writes one dense layer, in one way or another."""
+    """Writes one dense layer: a plain product, or Strassen's."""
 
     def __init__(self, epilogue: Epilogue, schedule: ProductSchedule) -> None:
         self.epilogue, self.schedule = epilogue, schedule

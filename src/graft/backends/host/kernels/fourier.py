@@ -250,7 +250,7 @@ class _Transforms:
         return (first % inner + self.lanes < inner + 1) & (first + self.lanes < self.count + 1)
 
     def store(self, length: Term, first: Term, lanes: int) -> None:
-        """The frequencies, or samples, that are wanted."""
+        """The frequencies, or samples, of the result."""
         code, stages, count = self.code, self.stages, minimum(self.written.extent, length)
         if lanes == 1:
             self.store_apart(length, first, lanes, count)

@@ -53,7 +53,7 @@ from graft.ops.mixed import HALVES
 from graft.ops.pointwise import SCALAR_DTYPES
 from graft.target.target import Target
 
-# What an image may be of, and what may be computed with on the way to it.
+# Dtypes of images, and of intermediate values of their kernels.
 _IMAGES = SCALAR_DTYPES.union(BYTES, HALVES)
 _COMPUTED = SCALAR_DTYPES.union(BYTES, {DType.BOOL, DType.INT32})
 
@@ -85,7 +85,7 @@ class ImageSchedule:
 
     @staticmethod
     def of(target: Target, group: Group, block: int) -> ImageSchedule:
-        """A few vectors side by side keep enough loads under way; more do not speed memory up."""
+        """A few vectors side by side keep enough loads in flight; more gain nothing."""
         lanes = group_lanes(target, group, block)
         return ImageSchedule(lanes, max(1, 4 * lanes // block))
 
@@ -98,8 +98,8 @@ def shared(parts: Sequence[tuple[Var, Expr | int]], body: Stmt) -> Stmt:
 
 
 def bands_of(height: Expr) -> int:
-    """Into how many bands the rows of an image are cut for threads to share: few enough for what
-    windows over neighbouring rows share to be in the first cache mostly."""
+    """How many bands the rows of an image are divided into among threads: few enough that most rows
+    shared by neighbouring windows are still in L1."""
     rows = int(height.value) if isinstance(height, Const) else _MOST_BANDS * _BAND_ROWS
     return min(_MOST_BANDS, max(1, rows // _BAND_ROWS))
 
@@ -114,9 +114,9 @@ def shared_in_bands(
     """The same loop over a batch, an axis of its images in so many bands, and what lies `between`:
     all of that for one band, its part of the axis fastest, before the next band.
 
-    Threads take equal ranges of the jobs, so that each works on the same part of an image in one
-    kernel after the other, and reads what it has written itself. What another core has written
-    comes slowly: on a Zen 5 with a last cache per core, at a seventh of the rate."""
+    Threads take equal ranges of the jobs, so that each works on the same part of an image in
+    consecutive kernels and reads what it wrote itself. Lines that another core has written arrive
+    slowly: at a seventh of the rate on a Zen 5 whose cores have a last-level cache each."""
     position, extent = axis
     (total,) = index(extent)
     bands = min(bands, int(total.value)) if isinstance(total, Const) else bands

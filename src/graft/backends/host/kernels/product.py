@@ -2,9 +2,9 @@
 
 The threads share (batch, block of columns, tile of rows) jobs. A job accumulates a register tile
 over the whole depth and hands the sums on: what is multiplied, and where sums go, is the caller's.
-Where the weights of a block are too many for the second cache, jobs are groups of blocks instead,
-and all tiles of a group do one part of the depth before the next one, with their sums in scratch
-memory: the cache holds that part's weights and elements meanwhile.
+Where the weights of a block exceed L2, jobs are groups of blocks instead, and all tiles of a group
+do one part of the depth before the next one, with their sums in scratch memory: that part's weights
+and elements stay in L2 meanwhile.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class ProductSchedule:
 def default_schedule(target: Target, dtype: DType, rows: Dim, columns: Dim) -> ProductSchedule:
     """Tiles that fill the registers; for few rows, wide ones. Unknown extents count as many.
 
-    Many vectors and few rows are best: rows are read a long way apart, and more of them than a
-    cache has ways can push each other out of it.
+    Many vectors and few rows are best: rows are far apart in memory, and more of them than L1 has
+    ways may map to the same sets.
     """
     lanes = target.lanes(dtype)
     rows = rows if isinstance(rows, int) else MANY
@@ -147,7 +147,7 @@ def _cycles(
         data = data_cycles(machine, pixels * size)
         cycles = tile_cycles(machine, pixels, schedule.vectors, depth, weights + data)
         resume = resume_cycles(machine, pixels, schedule.vectors)
-        if partial_bytes > machine.caches[0].size / 2:  # to and from the second cache
+        if partial_bytes > machine.caches[0].size / 2:  # to and from L2
             resume += data_cycles(machine, 2 * pixels * width * size)
         total += count * (cycles + (depth // part - 1) * resume)
     return total * -(-columns // width)

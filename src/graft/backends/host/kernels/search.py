@@ -226,7 +226,7 @@ def distinct(group: Group, stores: Stores, _target: Target) -> Plan:
 
 
 class _Distinct:
-    """Writes the sort, and what is found in it in the order that is wanted."""
+    """Writes the sort, and the groups that it finds, in the requested order."""
 
     def __init__(self, writer: Writer) -> None:
         self._code, node = writer.code, writer.group.node

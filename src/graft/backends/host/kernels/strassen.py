@@ -63,7 +63,7 @@ LEAST_DEPTH = 256  # of a chunk
 LEAST_GAIN = 0.05
 # Above this the sums of rows take too much scratch memory.
 MOST_ROWS = 2048
-# The part of the second-level cache that a block of weights and its sums may take.
+# The part of L2 that a block of weights and its sums may take.
 CACHE_SHARE = 0.4
 _FLOAT = 4  # bytes
 VECTORS = 2  # of a tile: few, so that there are many blocks for the threads to share

@@ -6,10 +6,10 @@ weights per vector of the tile is loaded, and one element per pixel is broadcast
 Where narrow numbers are multiplied, an element is a word of them, and so is each lane of the
 weights.
 
-A tile of one vector has an element to load for each multiply-add. Where loads bound it, sums are
-split: an element is a pair of neighbouring inputs, which repeats along the lanes, two vectors of
-weights have both inputs of half of the channels each (the even ones, and the odd ones, since then
-half of the sums are in place), and a channel's two sums are added at last.
+A tile of one vector loads an element for each multiply-add. Where loads are the bound, sums are
+split: an element is a pair of neighbouring inputs, repeated along the lanes; each of two vectors of
+weights has both inputs of half of the channels (the even ones or the odd ones, so that half of the
+sums are in place already); a channel's two sums are added in the end.
 """
 
 from __future__ import annotations

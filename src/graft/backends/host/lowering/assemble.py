@@ -406,7 +406,7 @@ def _on_device(assembler: _Assembler, node: Node) -> None:
     space = assembler.device_buffers.spaces[node.attrs.label]
     for value in node.args:
         if not assembler.device_buffers.has(value, space):
-            _bring_to_host(assembler, value)  # from another device there is no other way
+            _bring_to_host(assembler, value)  # devices have no direct transfers
             storage, buffer = assembler.in_rows(value)
             there = assembler.device_buffers.add(value, space)
             assembler.assembly.steps.append(

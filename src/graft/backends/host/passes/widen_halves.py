@@ -50,7 +50,7 @@ class _Widening:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._builder = Builder.beside(graph, "w")
-        self._computed: dict[Value, Value] = {}  # in float32, for want of which there is no other
+        self._computed: dict[Value, Value] = {}  # by float32 nodes that replace the original ones
         self._wide: dict[Value, Value] = {}
         self._narrow: dict[Value, Value] = {}
 

@@ -46,7 +46,7 @@ class CannotScheduleError(Exception):
 
 
 def default_variants(results: Sequence[Tensor], target: Target) -> list[Variant]:
-    """How to compute the results, by how large extents turn out to be that are not known."""
+    """Schedules of the results for ranges of their symbolic extents, the most demanding first."""
     variants: list[Variant] = []
     for caution in Caution:
         variant = _variant(results, target, caution)

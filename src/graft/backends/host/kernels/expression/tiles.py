@@ -171,7 +171,7 @@ class Tiles(Root):
         jobs = math.prod(-(-self.extents[axis] // tile.get(axis, 1)) for axis in needed)
         if jobs < self.options.enough_jobs:
             needed = set(every)
-        # Rows of tiles last: the vectors that they share are then still in the nearest cache.
+        # Rows of tiles last: the vectors that they share are then still in L1.
         order = sorted(every, key=lambda axis: axis in tile and axis != self.lane_axis)
         self.loops.outer = [self.axes[axis] for axis in order if axis in needed]
         self.loops.serial = [self.axes[axis] for axis in order if axis not in needed]

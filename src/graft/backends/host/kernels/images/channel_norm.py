@@ -1,9 +1,8 @@
 """Normalisation over the channels of each pixel of a blocked image, with what follows it.
 
 A tile of neighbouring pixels is read block by block for their means, then for their variances, then
-for the result, from the nearest cache but the first time. The threads share the rows. Where bursts
-from beyond the second cache are waited for, a tile asks for the next one's data and for the lines
-that it writes.
+for the result, the second and third time from L1. The threads share the rows. Where bursts of
+misses beyond L2 stall, a tile prefetches the next one's data and the lines that it writes.
 """
 
 from __future__ import annotations

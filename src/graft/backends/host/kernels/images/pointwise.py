@@ -1,7 +1,7 @@
 """Pointwise nodes whose result is a blocked image: one vector store per vector of channels.
 
 Operands are blocked alike, or broadcast from wherever they are. The threads share the rows of the
-result; several pixels are computed side by side to keep loads under way.
+result; several pixels are computed side by side to keep loads in flight.
 """
 
 from __future__ import annotations

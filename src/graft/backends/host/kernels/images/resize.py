@@ -4,7 +4,7 @@ Which rows and columns a result pixel looks at, and with what weights, is a tabl
 extents are known when the kernel is written, and a formula of the index where they are not. The
 threads share the rows of the result; what depends on the row only is computed once for it. Where
 an image grows, the rows that a result's row looks at are combined first, into a line of floats that
-stays in the first cache. Bytes become floats when they are read, and nothing but bytes is moved.
+stays in L1. Bytes are widened when they are loaded.
 """
 
 from __future__ import annotations
