@@ -60,16 +60,13 @@ _FENCE = 'fence syncscope("singlethread") seq_cst'
 def barrier(builder: Builder, threads: Value, shared: Value) -> None:
     """Wait for all threads; with one thread, go on."""
     _define(builder.module)
-    alone, meet, after = (builder.fresh(hint) for hint in ("alone", "meet", "met"))
-    builder.jump(alone)
-    builder.start(alone)
-    builder.branch(builder.compare("sgt", threads, Value("i64", 1, "1")), meet, after)
-    builder.start(meet)
-    builder.do(_FENCE)
-    builder.do(f"call void @graft.barrier({shared.typed}, {threads.typed})")
-    builder.do(_FENCE)
-    builder.jump(after)
-    builder.start(after)
+
+    def meet() -> None:
+        builder.do(_FENCE)
+        builder.do(f"call void @graft.barrier({shared.typed}, {threads.typed})")
+        builder.do(_FENCE)
+
+    builder.when(builder.compare("sgt", threads, Value("i64", 1, "1")), meet)
 
 
 def _define(module: Module) -> None:

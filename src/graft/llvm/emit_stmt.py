@@ -332,12 +332,7 @@ def _store(context: Context, stmt: ir.Store) -> None:
         with context.under(condition):
             write()
         return
-    inside, after = builder.fresh("store"), builder.fresh("stored")
-    builder.branch(condition, inside, after)
-    builder.start(inside)
-    write()
-    builder.jump(after)
-    builder.start(after)
+    builder.when(condition, write)
 
 
 def _atomic_add(context: Context, stmt: ir.AtomicAdd) -> None:

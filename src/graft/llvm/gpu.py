@@ -134,12 +134,7 @@ class KernelWriter(PointerFunction):
 
     def when(self, condition: Value, write: Callable[[], None]) -> None:
         """Code that runs where a condition holds."""
-        label, after = self.builder.fresh("when"), self.builder.fresh("after")
-        self.builder.branch(condition, label, after)
-        self.builder.start(label)
-        write()
-        self.builder.jump(after)
-        self.builder.start(after)
+        self.builder.when(condition, write)
 
     def loop(self, begin: Value, end: Value, step: Value, write: Callable[[Value], None]) -> None:
         """Code that runs for unsigned numbers from `begin` on, up to `end`, in steps."""

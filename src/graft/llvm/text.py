@@ -144,6 +144,15 @@ class Builder:
     def branch(self, condition: Value, yes: str, no: str, metadata: str = "") -> None:
         self.do(f"br {condition.typed}, label %{yes}, label %{no}{metadata}")
 
+    def when(self, condition: Value, write: Callable[[], None]) -> None:
+        """Code that runs where a condition holds."""
+        inside, after = self.fresh("when"), self.fresh("after")
+        self.branch(condition, inside, after)
+        self.start(inside)
+        write()
+        self.jump(after)
+        self.start(after)
+
     def phi(self, element: str, lanes: int, *sources: tuple[str, str]) -> Value:
         """One value per block that jumps here: (name, block)."""
         pairs = ", ".join(f"[ {text}, %{block} ]" for text, block in sources)

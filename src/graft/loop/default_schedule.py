@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from graft.loop.errors import ScheduleError
 from graft.loop.ir import Const, Function
 from graft.loop.lower import lower
+from graft.loop.nest import short
 from graft.loop.schedule import ComputeAt, Directive, Fuse, Inline, Schedule, StoreIn
 from graft.loop.stages import rewrite_stages
 from graft.loop.tensor import Reduce, Tensor, in_order
@@ -32,7 +33,7 @@ def inline_stages(
 
 def axis_names(tensor: Tensor) -> list[str]:
     """The axes of a tensor as directives call them."""
-    return [axis.name.rpartition("@")[2] for axis in tensor.axes]
+    return [short(axis.name) for axis in tensor.axes]
 
 
 def element_count(tensor: Tensor) -> int:

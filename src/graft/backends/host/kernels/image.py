@@ -198,6 +198,14 @@ def reads_at(operand: Sequence[Dim], shape: Sequence[Dim]) -> bool:
     )
 
 
+def unfit_prologue(group: Group, stores: Stores, source: Value, block: int) -> str | None:
+    """Why an image, or what it is computed from, cannot be read at coordinates of such blocks, if
+    it cannot."""
+    before = group.leading_to(source)
+    read = operands(before, ()) if before else [source]
+    return not_pointwise(before) or not_readable(group, stores, read, shape_of(source), block)
+
+
 def unfit_epilogue(group: Group, stores: Stores, anchor: Node) -> str | None:
     """Why what follows the anchor cannot be computed on its vectors, if it cannot."""
     after = group.leading_to(group.nodes[-1].output, {anchor.output})

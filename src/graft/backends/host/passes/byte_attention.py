@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graft.backends.host.kernels.attention_bytes import LARGEST_SIZE
-from graft.backends.host.kernels.integer_weights import QUAD
-from graft.backends.host.passes.byte_products import Bytes, are_known, turned_back
+from graft.backends.host.passes.byte_products import Bytes, are_known, in_fours, turned_back
 from graft.backends.host.passes.quantized_values import (
     DEQUANTIZE,
     QUANTIZE,
@@ -99,7 +98,8 @@ def _attention(
     scale, roundings = scores.in_codes(query.scale * key.scale)
     sums = site.emit(
         "qnn.attention",
-        *(_in_fours(site, query.value, int(query.zero_point)), _in_fours(site, keys, 0)),
+        # where queries are filled up with their zero point, keys are multiplied by zero
+        *(in_fours(site, query.value, -1, int(query.zero_point)), in_fours(site, keys, -1, 0)),
         *(value.value, scores.mask),
         scale=scale,
         step=float(shares.scale),
@@ -259,13 +259,3 @@ def _unfit(
     if mask is not None and (mask.dtype is not DType.FLOAT32 or not are_known(mask)):
         return Refusal("the mask is not of float32 in a known size")
     return None
-
-
-def _in_fours(site: Site, value: Value, fill: int) -> Value:
-    """Bytes that count for nothing behind each row, so that there are fours of them: where queries
-    are their zero point, keys are multiplied by zero."""
-    missing = -static_shape(value)[-1] % QUAD
-    if not missing:
-        return value
-    padding = site.constant(np.array(fill, value.dtype.numpy))
-    return site.emit("nn.pad", value, padding, pad_width=(0, 0, 0, 0, 0, 0, 0, missing))

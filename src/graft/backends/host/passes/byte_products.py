@@ -83,7 +83,7 @@ def byte_product(site: Site, left: Bytes, right: Bytes) -> Value:
     more = HALF if left.value.dtype is DType.INT8 else 0
     less = HALF if right.value.dtype is DType.UINT8 else 0
     depth = -1 if right.is_turned else -2
-    operands = _in_fours(site, left.value, -1, 0), _in_fours(site, right.value, depth, less)
+    operands = in_fours(site, left.value, -1, 0), in_fours(site, right.value, depth, less)
     sums = site.emit("qnn.batch_matmul", *operands, transpose_b=right.is_turned)
     above, below = _plus(site, left.zero, more), _plus(site, right.zero, -less)
     if below != 0:
@@ -102,7 +102,7 @@ def byte_product(site: Site, left: Bytes, right: Bytes) -> Value:
     return sums
 
 
-def _in_fours(site: Site, value: Value, axis: int, fill: int) -> Value:
+def in_fours(site: Site, value: Value, axis: int, fill: int) -> Value:
     """Bytes that count for nothing at the end of an axis, so that there are fours of them."""
     shape = value.shape or ()
     extent = shape[axis]

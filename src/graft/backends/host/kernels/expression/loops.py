@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graft.backends.host.kernels.expression.stages import (
-    axis_names,
     extent,
     has_rest,
     is_near,
     least,
     reduction_names,
 )
+from graft.loop.default_schedule import axis_names
 from graft.loop.ir import Binary, BinaryKind, Const, Expr
 from graft.loop.nest import short
 from graft.loop.schedule import (

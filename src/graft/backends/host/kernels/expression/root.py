@@ -17,10 +17,10 @@ from graft.backends.host.kernels.expression.loops import (
 )
 from graft.backends.host.kernels.expression.stages import (
     Places,
-    axis_names,
     extent,
     places,
 )
+from graft.loop.default_schedule import axis_names
 from graft.loop.ir import Const
 from graft.loop.regions import axis_extents
 from graft.loop.schedule import (

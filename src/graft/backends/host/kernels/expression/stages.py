@@ -307,11 +307,6 @@ def depends_on(tensors: Sequence[Tensor], reader: Tensor, where: Places) -> set[
     return axes_needed
 
 
-def axis_names(tensor: Tensor) -> list[str]:
-    """The loops that a stage's axes are, before any directive."""
-    return [short(axis.name) for axis in tensor.axes]
-
-
 def reduction_names(tensor: Tensor) -> list[str]:
     """The loops that a stage reduces over, before any directive."""
     if not isinstance(tensor.body, Reduce):

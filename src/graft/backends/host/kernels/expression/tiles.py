@@ -24,12 +24,12 @@ from graft.backends.host.kernels.expression.loops import (
 )
 from graft.backends.host.kernels.expression.root import Caution, Root
 from graft.backends.host.kernels.expression.stages import (
-    axis_names,
     depends_on,
     extent,
     is_near,
     shares,
 )
+from graft.loop.default_schedule import axis_names
 from graft.loop.ir import Const
 from graft.loop.nest import short
 from graft.loop.schedule import (

@@ -20,10 +20,9 @@ from graft.backends.host.kernel_template import Layout, Plan, kernel_template, p
 from graft.backends.host.kernels.image import (
     ImageWriter,
     no_image,
-    not_pointwise,
-    not_readable,
-    operands,
     source_block,
+    unfit_epilogue,
+    unfit_prologue,
     vector_lanes,
 )
 from graft.backends.host.storage import BLOCKS, Storage, shape_of
@@ -54,15 +53,9 @@ def image_concat(group: Group, stores: Stores, target: Target) -> Plan | Refusal
     result = stores[group.output]
     if anchor.attrs.axis % 4 != 1 or anchor.output.dtype is not result.dtype:
         return Refusal("the images are not joined along their channels")
-    after = group.leading_to(group.nodes[-1].output, {anchor.output})
-    values = operands(after, {anchor.output})
-    reasons = (
-        no_image(result),
-        not_pointwise(after),
-        not_readable(group, stores, values, result.shape, result.block),
-        *(_unfit(group, stores, value, result) for value in anchor.args),
-    )
-    reason = next(filter(None, reasons), None)
+    reasons = (_unfit(group, stores, value, result) for value in anchor.args)
+    reason = no_image(result) or unfit_epilogue(group, stores, anchor)
+    reason = reason or next(filter(None, reasons), None)
     if reason:
         return Refusal(reason)
     return plan_of(group, stores, lambda p: _Writer(p, ConcatSchedule(), anchor, target).body())
@@ -70,14 +63,12 @@ def image_concat(group: Group, stores: Stores, target: Target) -> Plan | Refusal
 
 def _unfit(group: Group, stores: Stores, value: Value, result: Storage) -> str | None:
     """Why an image that is computed in the group cannot be, if it cannot."""
-    before = group.leading_to(value)
-    if not before:
+    if not group.leading_to(value):
         return None
     size = source_block(group, stores, value)
     if not size or result.block % size:
         return "an image is computed from others whose blocks do not fit"
-    shape = shape_of(value)
-    return not_pointwise(before) or not_readable(group, stores, operands(before, ()), shape, size)
+    return unfit_prologue(group, stores, value, size)
 
 
 @dataclass(frozen=True, slots=True)

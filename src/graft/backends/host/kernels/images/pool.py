@@ -20,10 +20,9 @@ from graft.backends.host.kernels.image import (
     ImageWriter,
     group_lanes,
     no_image,
-    not_pointwise,
-    not_readable,
-    operands,
     source_block,
+    unfit_epilogue,
+    unfit_prologue,
 )
 from graft.backends.host.kernels.tile import Running, balanced, runs
 from graft.backends.host.storage import shape_of
@@ -193,16 +192,11 @@ def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
         return "the result has another dtype than what is pooled"
     if pooled in (*BYTES, *HALVES) and anchor.op.name != "nn.max_pool2d":
         return f"a mean of {pooled}"
-    before = group.leading_to(source)
-    read = operands(before, ()) if before else [source]
     if not source_block(group, stores, source):
         return "the data is no blocked image"
-    after = group.leading_to(group.nodes[-1].output, {anchor.output})
-    later = operands(after, {anchor.output})
     return (
-        not_pointwise((*before, *after))
-        or not_readable(group, stores, read, shape_of(source), result.block)
-        or not_readable(group, stores, later, result.shape, result.block)
+        unfit_prologue(group, stores, source, result.block)
+        or unfit_epilogue(group, stores, anchor)
         or _unfit_padding(anchor)
     )
 

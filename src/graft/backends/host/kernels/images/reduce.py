@@ -30,11 +30,11 @@ from graft.backends.host.kernel_template import FLOATS, Layout, Plan, kernel_tem
 from graft.backends.host.kernels.image import (
     Evaluator,
     not_pointwise,
-    not_readable,
     operands,
     reads_at,
     shared,
     source_block,
+    unfit_prologue,
     vector_lanes,
 )
 from graft.backends.host.kernels.tile import REDUCTIONS, Tile, parts, runs
@@ -125,8 +125,6 @@ def reduced_block(group: Group, stores: Stores) -> int | Refusal:
     if not reduces_image(anchor, PIXELS, CHANNELS):
         return Refusal("no image is reduced along all of its pixels, or its channels")
     source = anchor.args[0]
-    before = group.leading_to(source)
-    read = operands(before, ()) if before else [source]
     block = source_block(group, stores, source)
     result = stores[group.output]
     if not block or result.block:
@@ -134,11 +132,8 @@ def reduced_block(group: Group, stores: Stores) -> int | Refusal:
     if result.dtype not in (anchor.output.dtype, *BYTES):
         return Refusal(f"the result is {result.dtype}")
     after = group.leading_to(group.nodes[-1].output, {anchor.output})
-    reason = (
-        not_pointwise(before)
-        or not_readable(group, stores, read, shape_of(source), block)
-        or _unfit_epilogue(group, stores, anchor, after)
-    )
+    reason = unfit_prologue(group, stores, source, block)
+    reason = reason or _unfit_epilogue(group, stores, anchor, after)
     return Refusal(reason) if reason else block
 
 

@@ -109,8 +109,7 @@ def _unfit(group: Group, stores: Stores, anchor: Node) -> str | None:
     storage = stores[group.outer(source)]
     if storage.block != result.block and storage.shape[2:] != (1, 1):
         return "the data is no image in such blocks"
-    shape = shape_of(source)
-    read = not_readable(group, stores, [source], shape, result.block)
+    read = not_readable(group, stores, [source], shape_of(source), result.block)
     return read or unfit_epilogue(group, stores, anchor)
 
 
