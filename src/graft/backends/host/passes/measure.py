@@ -10,26 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from graft.base.dims import UNKNOWN, Dim, bare_symbol, product, symbol
 from graft.base.dtypes import Array, DType, dtype_of
-from graft.ir.attrs import Attrs
+from graft.ir.attrs import Attrs, make_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.literal import Literal
 from graft.ir.names import FreshNames
-from graft.ir.types import TensorType, Type, bound_symbols, symbols_in
+from graft.ir.types import TensorType, bound_symbols, symbols_in
 from graft.ops import get_op
-from graft.ops.cast import CastAttrs
 from graft.ops.creation import ArangeAttrs, ConstantAttrs
-from graft.ops.index import AxisAttrs
-from graft.ops.movement import ConcatenateAttrs, ReshapeAttrs, TransposeAttrs
-from graft.ops.reduce import ReduceAttrs
+from graft.ops.movement import ReshapeAttrs, TransposeAttrs
 from graft.ops.search import UniqueAttrs
 from graft.ops.size_rules import SIZES, size_rule, sizes_op
-from graft.ops.slicing import StridedSliceAttrs
 
 _Replacement = Callable[[Node, FreshNames], list[Node]]
 
@@ -61,72 +57,102 @@ def _unchanged(_node: Node, _names: FreshNames) -> list[Node]:
 OUTSIDE = ("sized", "trimmed", SIZES)
 
 
+class _Nodes:
+    """New nodes in the place of one, at its source location."""
+
+    def __init__(self, node: Node, names: FreshNames) -> None:
+        self._node, self.names = node, names
+        self.list: list[Node] = []
+
+    def __call__(self, op: str, *operands: Value | None, **attrs: Any) -> Value:
+        """Add a node; its first result."""
+        return self.call(op, operands, make_attrs(get_op(op).attrs, attrs))[0]
+
+    def call(
+        self, name: str, operands: tuple[Value | None, ...], attrs: Attrs
+    ) -> tuple[Value, ...]:
+        """Add a node whose attributes are ready; its results."""
+        op = get_op(name)
+        types = [None if value is None else value.type for value in operands]
+        results = op.result_types(attrs, (*types, *op.absent(len(types))))
+        stem = self._node.output.name
+        outputs = tuple(Value(self.names(stem), type_) for type_ in results)
+        self.append(name, operands, outputs, attrs)
+        return outputs
+
+    def append(
+        self,
+        name: str,
+        operands: tuple[Value | None, ...],
+        outputs: tuple[Value, ...],
+        attrs: Attrs | None = None,
+    ) -> None:
+        """Add a node that makes these values."""
+        location = self._node.location
+        self.list.append(Node(get_op(name), operands, attrs or Attrs(), outputs, location))
+
+    def constant(self, array: Array, name: str) -> Value:
+        value = Value(self.names(name), TensorType(dtype_of(array.dtype), array.shape))
+        self.append("constant", (), (value,), ConstantAttrs(Literal(array)))
+        return value
+
+
 def _nonzero(node: Node, names: FreshNames) -> list[Node]:
     data, result = node.args[0], node.output.type
     shape = result.shape if isinstance(result, TensorType) else None
     if not isinstance(data.type, TensorType) or shape is None or bare_symbol(shape[1]) is None:
         return []
-    casts: list[Node] = []
+    new = _Nodes(node, names)
     for dtype in (DType.BOOL, DType.INT64):
         if data.dtype is not dtype:
-            casts.append(_new_node("cast", CastAttrs(dtype), names, (data,), node))
-            data = casts[-1].output
-    total = _new_node("sum", ReduceAttrs(), names, (data,), node)
-    size = Value(names("size"), TensorType(DType.BOOL, (shape[1],)))
-    return [*casts, total, Node(get_op("sized"), (total.output,), Attrs(), (size,)), node]
+            data = new("cast", data, dtype=dtype)
+    total = new("sum", data)
+    new.append("sized", (total,), (Value(names("size"), TensorType(DType.BOOL, (shape[1],))),))
+    return [*new.list, node]
 
 
 def _suppression(node: Node, names: FreshNames) -> list[Node]:
-    shape = node.output.shape
+    shape, new = node.output.shape, _Nodes(node, names)
     if shape is None or bare_symbol(shape[0]) is None:
         return []
-    bounded = _new_node("vision.bounded_non_max_suppression", node.attrs, names, node.inputs, node)
-    operands = bounded.outputs
-    return [bounded, Node(get_op("trimmed"), operands, Attrs(), node.outputs, node.location)]
+    bounded = new.call("vision.bounded_non_max_suppression", node.inputs, node.attrs)
+    new.append("trimmed", bounded, node.outputs)
+    return new.list
 
 
 def _unique(node: Node, names: FreshNames) -> list[Node]:
-    data, values = node.args[0], node.outputs[0]
+    data, values, new = node.args[0], node.outputs[0], _Nodes(node, names)
     if node.attrs.axis is None:
-        return _bounded_unique(node, names, node.attrs, data, values)
+        _bounded_unique(new, node, node.attrs, data, values)
+        return new.list
     if data.shape is None or values.shape is None or UNKNOWN in (*data.shape, *values.shape):
         return []
     axis = node.attrs.axis % len(data.shape)
     order = (axis, *(other for other in range(len(data.shape)) if other != axis))
-    transposed = _new_node("transpose", TransposeAttrs(order), names, (data,), node)
-    extents = cast("tuple[Dim, ...]", transposed.output.shape)
+    transposed = new("transpose", data, axes=order)
+    extents = cast("tuple[Dim, ...]", transposed.shape)
     count = cast("Dim", values.shape[axis])
     width = cast("Dim", product(extents[1:]))
-    flat = _new_node(
-        "reshape",
-        ReshapeAttrs((extents[0], width), allowzero=True),
-        names,
-        transposed.outputs,
-        node,
-    )
+    flat = new("reshape", transposed, shape=(extents[0], width), allowzero=True)
     rows = Value(names(node.output.name), TensorType(data.dtype, (count, width)))
-    parts = _bounded_unique(node, names, replace(node.attrs, axis=0), flat.output, rows)
-    shape = ReshapeAttrs((count, *extents[1:]), allowzero=True)
-    whole = _new_node("reshape", shape, names, (rows,), node)
+    _bounded_unique(new, node, replace(node.attrs, axis=0), flat, rows)
+    whole = new("reshape", rows, shape=(count, *extents[1:]), allowzero=True)
     back = TransposeAttrs(tuple(order.index(other) for other in range(len(order))))
-    last = Node(get_op("transpose"), whole.outputs, back, node.outputs[:1], node.location)
-    return [transposed, flat, *parts, whole, last]
+    new.append("transpose", (whole,), node.outputs[:1], back)
+    return new.list
 
 
 def _bounded_unique(
-    node: Node, names: FreshNames, attrs: UniqueAttrs, data: Value, values: Value
-) -> list[Node]:
+    new: _Nodes, node: Node, attrs: UniqueAttrs, data: Value, values: Value
+) -> None:
     """Elements or rows in memory for all of them, then slices of as many as there are."""
-    search = _new_node("bounded_unique", attrs, names, (data,), node)
-    *bounded, total = search.outputs
-    inverse = node.outputs[2]
+    *bounded, total = new.call("bounded_unique", (data,), attrs)
+    search, inverse = new.list.pop(), node.outputs[2]
     bounded[2] = inverse
-    trimmed = [
-        Node(get_op("trimmed"), (memory, total), Attrs(), (value,), node.location)
-        for memory, value in zip(bounded, (values, *node.outputs[1:]), strict=True)
-        if value is not inverse
-    ]
-    return [replace(search, outputs=(*bounded, total)), *trimmed]
+    new.list.append(replace(search, outputs=(*bounded, total)))
+    for memory, value in zip(bounded, (values, *node.outputs[1:]), strict=True):
+        if value is not inverse:
+            new.append("trimmed", (memory, total), (value,))
 
 
 def _symbols(value: Value) -> frozenset[str]:
@@ -162,33 +188,24 @@ def _count_bounds(node: Node, names: FreshNames) -> list[Node]:
     }
     if len(uncounted) < len(lists) or axes or data is None or UNKNOWN in (data.shape or (UNKNOWN,)):
         return []
-    rank, nodes = len(data.shape or ()), list[Node]()
-
-    def call(name: str, attrs: Attrs, *operands: Value) -> Value:
-        nodes.append(_new_node(name, attrs, names, operands, node))
-        return nodes[-1].output
-
+    rank, new = len(data.shape or ()), _Nodes(node, names)
     counts = [cast("Dim", value.tensor.size) for value in uncounted.values()]
     rows = [
-        call("reshape", ReshapeAttrs((1, count), allowzero=True), value)
+        new("reshape", value, shape=(1, count), allowzero=True)
         for count, value in zip(counts, uncounted.values(), strict=True)
     ]
-    table = call("concatenate", ConcatenateAttrs(0), *rows)
+    table = new("concatenate", *rows, axis=0)
     dtype = table.dtype.numpy
     whole_axis = {1: 0, 2: np.iinfo(dtype).max, 4: 1}
-    nodes.append(
-        _constant(np.array([[whole_axis[at]] * rank for at in lists], dtype), names("all"))
-    )
-    missing = StridedSliceAttrs((counts[0],), (rank,), (1,), (1,))
-    padded = call(
-        "concatenate", ConcatenateAttrs(1), table, call("strided_slice", missing, nodes[-1].output)
-    )
-    padded = call("reshape", ReshapeAttrs((len(rows), rank), allowzero=True), padded)
+    every = new.constant(np.array([[whole_axis[at]] * rank for at in lists], dtype), "all")
+    missing = {"begin": (counts[0],), "end": (rank,), "axes": (1,), "strides": (1,)}
+    padded = new("concatenate", table, new("strided_slice", every, **missing), axis=1)
+    padded = new("reshape", padded, shape=(len(rows), rank), allowzero=True)
     operands = list(node.inputs)
     for row, at in enumerate(uncounted):
-        cut = call("strided_slice", StridedSliceAttrs((row,), (row + 1,), (0,), (1,)), padded)
-        operands[at] = call("reshape", ReshapeAttrs((rank,)), cut)
-    return [*nodes, replace(node, inputs=tuple(operands))]
+        cut = new("strided_slice", padded, begin=(row,), end=(row + 1,), axes=(0,), strides=(1,))
+        operands[at] = new("reshape", cut, shape=(rank,))
+    return [*new.list, replace(node, inputs=tuple(operands))]
 
 
 def _sizes(node: Node, names: FreshNames) -> Node:
@@ -224,22 +241,13 @@ def _range(node: Node, names: FreshNames) -> list[Node]:
     """How many floats a range has is computed in double precision."""
     if node.attrs.dtype.is_integer:
         return _sized_by_operands(node, names)
-    doubles = [
-        _new_node("cast", CastAttrs(DType.FLOAT64), names, (one,), node) for one in node.args
-    ]
-    start, limit, step = (one.output for one in doubles)
-    span = _new_node("subtract", Attrs(), names, (limit, start), node)
-    steps = _new_node("divide", Attrs(), names, (span.output, step), node)
-    whole = _new_node("ceil", Attrs(), names, steps.outputs, node)
-    count = _new_node("cast", CastAttrs(DType.INT64), names, whole.outputs, node)
-    counted = Node(
-        get_op("arange"),
-        (None, count.output, None),
-        ArangeAttrs(start=0, delta=1),
-        node.outputs,
-        node.location,
-    )
-    return [*doubles, span, steps, whole, count, _sizes(counted, names), node]
+    new = _Nodes(node, names)
+    start, limit, step = (new("cast", one, dtype=DType.FLOAT64) for one in node.args)
+    steps = new("divide", new("subtract", limit, start), step)
+    count = new("cast", new("ceil", steps), dtype=DType.INT64)
+    operands, attrs = (None, count, None), ArangeAttrs(start=0, delta=1)
+    counted = Node(get_op("arange"), operands, attrs, node.outputs, node.location)
+    return [*new.list, _sizes(counted, names), node]
 
 
 def _resized(node: Node, names: FreshNames) -> list[Node]:
@@ -249,35 +257,23 @@ def _resized(node: Node, names: FreshNames) -> list[Node]:
     policy = node.attrs.keep_aspect_ratio_policy
     if data is None or data.shape is None or (scales is None and policy == "stretch"):
         return _sized_by_operands(node, names)
-    nodes: list[Node] = []
-
-    def call(name: str, *operands: Value | None, attrs: Attrs | None = None) -> Value:
-        nodes.append(_new_node(name, attrs or Attrs(), names, operands, node))
-        return nodes[-1].output
-
+    new = _Nodes(node, names)
     dtype = DType.FLOAT64 if scales is None else DType.FLOAT32
-    extents = call("shape_of", data)
+    extents = new("shape_of", data)
     if node.attrs.axes is not None:
-        nodes.append(_constant(np.array(node.attrs.axes), names("axes")))
-        extents = call("take", extents, nodes[-1].output, attrs=AxisAttrs())
-    extents = call("cast", extents, attrs=CastAttrs(dtype))
+        extents = new("take", extents, new.constant(np.array(node.attrs.axes), "axes"))
+    extents = new("cast", extents, dtype=dtype)
     if scales is None:
-        ratios = call("divide", call("cast", sizes, attrs=CastAttrs(dtype)), extents)
-        scales = call("min" if policy == "not_larger" else "max", ratios, attrs=ReduceAttrs())
-        half = _constant(np.array(0.5), names("half"))
-        nodes.append(half)
-        extents = call("add", call("multiply", extents, scales), half.output)
+        ratios = new("divide", new("cast", sizes, dtype=dtype), extents)
+        scales = new("min" if policy == "not_larger" else "max", ratios)
+        half = new.constant(np.array(0.5), "half")
+        extents = new("add", new("multiply", extents, scales), half)
     else:
-        extents = call("multiply", extents, scales)
-    whole = call("cast", call("floor", extents), attrs=CastAttrs(DType.INT64))
+        extents = new("multiply", extents, scales)
+    whole = new("cast", new("floor", extents), dtype=DType.INT64)
     attrs = replace(node.attrs, keep_aspect_ratio_policy="stretch", scales=None)
     by_size = replace(node, inputs=(data, roi, None, whole), attrs=attrs)
-    return [*nodes, _sizes(by_size, names), node]
-
-
-def _constant(array: Array, name: str) -> Node:
-    value = Value(name, TensorType(dtype_of(array.dtype), array.shape))
-    return Node(get_op("constant"), (), ConstantAttrs(Literal(array)), (value,))
+    return [*new.list, _sizes(by_size, names), node]
 
 
 _REPLACEMENTS: dict[str, _Replacement] = {
@@ -289,16 +285,3 @@ _REPLACEMENTS: dict[str, _Replacement] = {
     "unique": _unique,
     "vision.non_max_suppression": _suppression,
 }
-
-
-def _new_node(
-    name: str, attrs: Attrs, names: FreshNames, inputs: tuple[Value | None, ...], node: Node
-) -> Node:
-    """A node on some values, at the source location of another."""
-    op = get_op(name)
-    types = [None if value is None else value.type for value in inputs]
-    absent = op.absent(len(types))
-    results: tuple[Type, ...] = op.result_types(attrs, (*types, *absent))
-    stem = node.output.name
-    outputs = tuple(Value(names(stem), type_) for type_ in results)
-    return Node(op, inputs, attrs, outputs, node.location)
