@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from graft.backends.host.lowering.emit import region_title
+from graft.backends.host.lowering.emit import region_title, transfer
 from graft.backends.host.lowering.values import Values
 from graft.backends.reference.stored import value_of
 from graft.base.errors import Location
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.types import TensorType
-from graft.program.instructions import Instruction, RegionCall, Transfer
+from graft.program.instructions import Instruction, RegionCall
 
 Numbers = Callable[[Value], int]
 
@@ -57,7 +57,7 @@ class DeviceValues:
         self._steps.append(call)
         for value, there in zip(node.outputs, outputs, strict=True):
             if space and self._is_read_elsewhere(value, space):
-                self._steps.append(_transfer(node, there, self._number(value), upload=False))
+                self._steps.append(transfer(node, there, self._number(value), upload=False))
         return call
 
     def _bring(self, region: Node, value: Value, space: str) -> int:
@@ -68,7 +68,7 @@ class DeviceValues:
                 self._there[value, space] = self._around._bring(region, outer, space)
             else:
                 ends = self._number(value), self._add(value, space)
-                self._steps.append(_transfer(region, *ends, upload=True))
+                self._steps.append(transfer(region, *ends, upload=True))
         return self._there[value, space]
 
     def _space_of(self, node: Node) -> str:
@@ -87,9 +87,3 @@ class DeviceValues:
             user.op.name != "region" or self._space_of(user) != space
             for user in self._graph.users.get(value, ())
         )
-
-
-def _transfer(region: Node, source: int, target: int, upload: bool) -> Transfer:
-    attrs, location = region.attrs, region.location or Location()
-    label = f"{'to' if upload else 'from'} {attrs.backend}"
-    return Transfer(attrs.label, source, target, upload, label, location)

@@ -225,17 +225,14 @@ class _Emitter:
         return instruction
 
     def _transfer(self, step: TransferStep) -> p.Transfer:
-        (buffer, storage), attrs = step.host, step.region.attrs
-        there = self._device_value(step.device)
+        (buffer, storage), there = step.host, self._device_value(step.device)
         on_host = (
             self._operand_value(buffer, storage)
             if step.upload
             else self._result_value(buffer, storage)
         )
         ends = (on_host, there) if step.upload else (there, on_host)
-        direction = "to" if step.upload else "from"
-        label, location = f"{direction} {attrs.backend}", step.region.location or Location()
-        return p.Transfer(str(attrs.label), *ends, step.upload, label, location)
+        return transfer(step.region, *ends, step.upload)
 
     def _device_value(self, device: DeviceBuffer) -> int:
         """A tensor in the memory of a device."""
@@ -401,6 +398,13 @@ def _label(step: ReferenceStep) -> str:
     if isinstance(step, RegionStep):
         return region_title(step.node)
     return f"{getattr(step.node.attrs, 'label', '') or step.node.op.name} (reference)"
+
+
+def transfer(region: Node, source: int, target: int, upload: bool) -> p.Transfer:
+    """A copy to the memory of a region's device, or from there."""
+    attrs, location = region.attrs, region.location or Location()
+    label = f"{'to' if upload else 'from'} {attrs.backend}"
+    return p.Transfer(str(attrs.label), source, target, upload, label, location)
 
 
 def region_title(region: Node) -> str:

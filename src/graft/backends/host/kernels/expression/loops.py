@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from graft.backends.host.kernels.expression.stages import (
 from graft.loop.default_schedule import axis_names
 from graft.loop.ir import Binary, BinaryKind, Const, Expr
 from graft.loop.nest import short
+from graft.loop.regions import axis_extents
 from graft.loop.schedule import (
     Combine,
     ComputeAt,
@@ -175,6 +177,11 @@ def summed_axis(stage: Tensor, lanes: int, masked: bool = False) -> str | None:
     return None
 
 
+def in_registers(site: Sequence[ComputeAt]) -> Directives:
+    """A stage that is kept in registers where it is computed inside of a loop."""
+    return [*site, *([StoreIn("register")] if site else [])]
+
+
 def plain_stage(
     stage: Tensor,
     site: Sequence[ComputeAt],
@@ -190,7 +197,7 @@ def plain_stage(
     """
     wide = [dimension for dimension, count in enumerate(box) if count > 1]
     if not wide:
-        return [*site, *([StoreIn("register")] if site else [])]
+        return in_registers(site)
     names = axis_names(stage)
     name = names[wide[-1]]
     outer, inner = f"{name}_o", f"{name}_i"
@@ -215,18 +222,14 @@ def tile_stage(
             loops.inner += loops.vectors(name, lanes, Const(size), unrolled=True)
         else:
             loops.inner.append(loops.unroll(name))
-    copies = 1
-    for size in sizes.values():
-        copies *= size
+    copies = math.prod(sizes.values())
     reduced = reduction_names(stage)
-    assert isinstance(stage.body, Reduce)
-    last = extent(stage.body.axes[-1][1])
+    last = list(map(extent, axis_extents(stage).values()))[-1]
     if last <= SHORT and copies // max(lanes, 1) * last <= MOST_COPIES:
         loops.unroll(reduced[-1])
     plain = [name for name in axis_names(stage) if name not in sizes]
-    scope = [StoreIn("register")] if site else []
     order = Reorder((*plain, *reduced, *loops.inner))
-    return [*site, *scope, *loops.splits, order, *loops.marks]
+    return [*in_registers(site), *loops.splits, order, *loops.marks]
 
 
 def across_stages(
@@ -234,7 +237,7 @@ def across_stages(
     site: Sequence[ComputeAt],
     summed: str,
     lanes: int,
-    in_registers: bool,
+    keeps_in_registers: bool,
     masked: bool,
     totals_at_once: int,
 ) -> dict[str, Directives]:
@@ -242,13 +245,11 @@ def across_stages(
 
     Where what is left is `masked`, it is a vector too.
     """
-    scope = [StoreIn("register")] if in_registers and site else []
-    here: Directives = [*site, *scope]
+    here = in_registers(site) if keeps_in_registers else list(site)
     axis, totals = short(summed), f"{stage.name}_dot"
     partial = f"{totals}.partial"
     loops = (*axis_names(stage), *reduction_names(stage))
-    assert isinstance(stage.body, Reduce)
-    count = next(n for variable, n in stage.body.axes if variable.name == summed)
+    count = axis_extents(stage)[summed]
     has_tail = has_rest(count, lanes)
     if masked and isinstance(count, Const) and len(stage.body.axes) > 1:
         count, has_tail = Const(-(-int(count.value) // lanes) * lanes), False
@@ -283,23 +284,22 @@ def total_stages(
 
     Each of them is several totals, where there are too few to keep a core busy.
     """
-    here: Directives = [*site, *([StoreIn("register")] if site else [])]
+    here = in_registers(site)
     counted, vector = f"{lane}_v", f"{lane}_l"
     split = Split(lane, counted, vector, lanes)
     marks: Directives = [Unroll(counted), Mask(vector)]
     plain = [name for name in axis_names(stage) if name != lane]
     loops = (*plain, *reduction_names(stage))
     nest: Directives = [*here, split, Reorder((*loops, counted, vector)), *marks]
-    assert isinstance(stage.body, Reduce)
-    extents = {short(axis.name): extent(n) for axis, n in stage.body.axes}
-    longest = max(extents, key=lambda axis: extents[axis])
-    if parts < 2 or extents[longest] < 2 * parts:
+    whole = {short(name): n for name, n in axis_extents(stage).items()}
+    longest = max(reduction_names(stage), key=lambda axis: extent(whole[axis]))
+    if parts < 2 or extent(whole[longest]) < 2 * parts:
         return {stage.name: nest}
     partial = f"{stage.name}_parts"
     order = Reorder((*loops, "part", counted, vector))
     totals: Directives = [*here, split, order, Unroll("part"), *marks]
     stages = {stage.name: [Interleave(longest, partial, parts), *nest], partial: totals}
-    count = next(n for axis, n in stage.body.axes if short(axis.name) == longest)
+    count = whole[longest]
     if not isinstance(count, Const):
         stages[f"{partial}.rest"] = nest  # of elements that are not counted there is one total
     elif int(count.value) % parts:
@@ -345,17 +345,16 @@ def dot_stages(
 ) -> dict[str, Directives]:
     """A reduction in as many totals as a vector has lanes, which are then combined."""
     axis, totals = short(summed), f"{stage.name}_dot"
-    scope = [StoreIn("register")] if site else []
+    here = in_registers(site)
     marks: Directives = [Unroll(name) for name in unrolled]
     plain = [name for name in axis_names(stage) if name not in set(unrolled)]
     order = Reorder((*plain, *reduction_names(stage), *unrolled, "lane"))
-    combined: Directives = [Factor(axis, totals, lanes), *site, *scope, *marks]
+    combined: Directives = [Factor(axis, totals, lanes), *here, *marks]
     stages: dict[str, Directives] = {
-        stage.name: [*combined, *([Unroll("lane")] if scope else [])],
-        totals: [*site, *scope, order, *marks, Vectorize("lane")],
+        stage.name: [*combined, *([Unroll("lane")] if site else [])],
+        totals: [*here, order, *marks, Vectorize("lane")],
     }
-    assert isinstance(stage.body, Reduce)
-    count = next(n for variable, n in stage.body.axes if variable.name == summed)
+    count = axis_extents(stage)[summed]
     if has_rest(count, lanes):
-        stages[f"{totals}.tail"] = [*site, *scope, *marks]
+        stages[f"{totals}.tail"] = [*here, *marks]
     return stages

@@ -32,6 +32,7 @@ from graft.backends.host.kernels.expression.stages import (
 from graft.loop.default_schedule import axis_names
 from graft.loop.ir import Const
 from graft.loop.nest import short
+from graft.loop.regions import axis_extents
 from graft.loop.schedule import (
     Mask,
     Split,
@@ -78,8 +79,7 @@ class Tiles(Root):
         self.loops.outer = list(self.axes)
         plan = {self.result.name: self.loops.directives()}
         site = self.site(self.loops.shared())
-        assert isinstance(stage.body, Reduce)
-        count = next(extent(n) for variable, n in stage.body.axes if variable.name == summed)
+        count = extent(axis_extents(stage)[summed])
         masked = self.is_masked(stage)
         lanes = masked_lanes(count, lanes) if masked else vectors_of(count, lanes, 1)[0]
         copies = {
