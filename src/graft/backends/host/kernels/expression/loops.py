@@ -245,7 +245,7 @@ def across_stages(
 
     Where what is left is `masked`, it is a vector too.
     """
-    here = in_registers(site) if keeps_in_registers else list(site)
+    here: Directives = in_registers(site) if keeps_in_registers else [*site]
     axis, totals = short(summed), f"{stage.name}_dot"
     partial = f"{totals}.partial"
     loops = (*axis_names(stage), *reduction_names(stage))
