@@ -25,7 +25,7 @@ from graft.ir.graph import Graph, Node, Value
 from graft.ir.op import Kind
 from graft.ops import OPS
 from graft.rewrite.driver import Site, apply_rules
-from graft.rewrite.pattern import is_op
+from graft.rewrite.pattern import is_op, op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
 RULES = RuleSet("fold_depth")
@@ -197,23 +197,16 @@ def _slices_of(site: Site, value: Value) -> _Slices:
     return _images(site, site.emit("transpose", value, axes=_EXCHANGED), batch, depth)
 
 
-@RULES.rule(is_op("transpose"))
-def exchanged_twice(site: Site) -> Replacement:
+@RULES.rule(lambda x: op.transpose(op.transpose(x, axes=_EXCHANGED), axes=_EXCHANGED))
+def exchanged_twice(_site: Site, x: Value) -> Value:
     """A layer may have asked for the slices of its data before these were a view."""
-    inner = site.producer(site.node.args[0])
-    nodes = (site.node, inner) if inner is not None and inner.op.name == "transpose" else ()
-    if inner is None or not nodes or any(node.attrs.axes != _EXCHANGED for node in nodes):
-        return Refusal("channels and slices are not exchanged twice")
-    return inner.args[0]
+    return x
 
 
-@RULES.rule(is_op("reshape"))
-def reshaped_back(site: Site) -> Replacement:
-    inner = site.producer(site.node.args[0])
-    if inner is None or inner.op.name != "reshape" or not _is_known(inner.args[0]):
-        return Refusal("it is no reshape of a reshape of known sizes")
-    is_same = inner.args[0].type == site.node.output.type
-    return inner.args[0] if is_same else Refusal("the shape is another one")
+@RULES.rule(lambda x: op.reshape(op.reshape(x)))
+def reshaped_back(site: Site, x: Value) -> Replacement:
+    is_same = _is_known(x) and x.type == site.node.output.type
+    return x if is_same else Refusal("the shape is another one")
 
 
 @RULES.rule(is_op(*_POINTWISE))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from graft.base.dtypes import Array
 from graft.ir.graph import Graph, Value
 from graft.rewrite.driver import Site, apply_rules
-from graft.rewrite.pattern import is_op
+from graft.rewrite.pattern import is_op, op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
 RULES = RuleSet("move_modulation")
@@ -64,14 +64,11 @@ def modulated_convolution(site: Site) -> Replacement:
     return site.emit("reshape", result, shape=_shape(node.output)) if items > 1 else result
 
 
-@RULES.rule(is_op("reshape"))
-def view_there_and_back(site: Site) -> Replacement:
+@RULES.rule(lambda x: op.reshape(op.reshape(x)))
+def view_there_and_back(site: Site, x: Value) -> Replacement:
     """The view of items as groups that a model has around such a convolution."""
-    node, inner = site.node, site.producer(site.node.args[0])
-    if inner is None or inner.op.name != "reshape" or not node.output.tensor.is_static:
-        return Refusal("it is no view of a view")
-    source = inner.args[0]
-    return source if source.type == node.output.type else Refusal("the shape is another one")
+    is_same = x.tensor.is_static and x.type == site.node.output.type
+    return x if is_same else Refusal("the shape is another one")
 
 
 def _apart(site: Site, weight: Value) -> _Factors | Refusal:

@@ -15,7 +15,7 @@ from graft.base.dims import Unknown
 from graft.ir.graph import Graph, Value
 from graft.ir.op import Kind
 from graft.rewrite.driver import Site, apply_rules
-from graft.rewrite.pattern import is_op
+from graft.rewrite.pattern import is_op, op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
 RULES = RuleSet("recognize_layouts")
@@ -46,12 +46,9 @@ def transposed_image(site: Site) -> Replacement:
     return Refusal("it does not move the channels of an image")
 
 
-@RULES.rule(is_op("reshape"))
-def rows_as_image(site: Site) -> Replacement:
-    moved = site.producer(site.node.args[0])
-    if moved is None or moved.op.name != "transpose" or moved.attrs.axes != _SWAP:
-        return Refusal("what is reshaped are no transposed rows")
-    image, rows = site.node.output, moved.args[0]
+@RULES.rule(lambda rows: op.reshape(op.transpose(rows, axes=_SWAP)))
+def rows_as_image(site: Site, rows: Value) -> Replacement:
+    image = site.node.output
     if not _are_one(image, rows) or not _is_read(site, image):
         return Refusal("what leaves is no image of these rows")
     batch, channels, height, width = shape_of(image)
@@ -59,12 +56,9 @@ def rows_as_image(site: Site) -> Replacement:
     return site.emit("layout_transform", pixels, src_layout=NHWC, dst_layout=NCHW)
 
 
-@RULES.rule(is_op("transpose"))
-def image_as_rows(site: Site) -> Replacement:
-    flat = site.producer(site.node.args[0])
-    if site.node.attrs.axes != _SWAP or flat is None or flat.op.name != "reshape":
-        return Refusal("no reshaped image is transposed")
-    image, rows = flat.args[0], site.node.output
+@RULES.rule(lambda image: op.transpose(op.reshape(image), axes=_SWAP))
+def image_as_rows(site: Site, image: Value) -> Replacement:
+    rows = site.node.output
     if not _are_one(image, rows) or not _is_made(site, image):
         return Refusal("what enters is no image of these rows")
     pixels = site.emit("layout_transform", image, src_layout=NCHW, dst_layout=NHWC)

@@ -19,7 +19,7 @@ from graft.ir.graph import Graph, Value
 from graft.ir.op import Kind
 from graft.ops import OPS
 from graft.rewrite.driver import Site, apply_rules
-from graft.rewrite.pattern import is_op
+from graft.rewrite.pattern import is_op, op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
 RULES = RuleSet("widen_convolutions")
@@ -82,20 +82,14 @@ def window_over_columns(site: Site) -> Replacement:
     return _with_column(site, site.emit(_NARROWED[node.op.name], *operands, **attrs))
 
 
-@RULES.rule(is_op("squeeze"))
-def column_that_was_added(site: Site) -> Replacement:
-    inner = site.producer(site.node.args[0])
-    if inner is None or not _adds_column(site, inner.output) or site.node.attrs.axes != (COLUMNS,):
-        return Refusal("it does not drop the column that its operand added")
-    return inner.args[0]
+@RULES.rule(lambda x: op.squeeze(op.expand_dims(x, axes=(COLUMNS,)), axes=(COLUMNS,)))
+def column_that_was_added(_site: Site, x: Value) -> Replacement:
+    return x if x.tensor.rank == 3 else Refusal("it is no signal")
 
 
-@RULES.rule(is_op("expand_dims"))
-def row_that_was_dropped(site: Site) -> Replacement:
-    inner = site.producer(site.node.args[0])
-    if inner is None or not _drops_row(site, inner.output) or site.node.attrs.axes != (ROWS,):
-        return Refusal("it does not add the row that its operand dropped")
-    return inner.args[0]
+@RULES.rule(lambda x: op.expand_dims(op.squeeze(x, axes=(ROWS,)), axes=(ROWS,)))
+def row_that_was_dropped(_site: Site, x: Value) -> Replacement:
+    return x if x.tensor.rank == 4 else Refusal("it is no image")
 
 
 @RULES.rule(is_op(*_POINTWISE))
