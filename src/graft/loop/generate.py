@@ -8,8 +8,8 @@ the region that the rest of the iteration needs, and a remainder simply walks th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from graft.loop import ir
 from graft.loop.element import Around, Memory, Part, element, relocated
@@ -30,6 +30,24 @@ from graft.loop.traverse import block, substitute, variables
 LoopBody = Callable[[ir.Expr, ir.Expr, Position], ir.Stmt]  # start, extent, where the inside stands
 
 
+@dataclass(frozen=True)
+class Here:
+    """Where in a stage's nest code is emitted."""
+
+    tensor: Tensor
+    position: Position
+    part: Part
+    around: Around
+
+    @property
+    def context(self) -> Context:
+        return self.around.context
+
+    def enter(self, name: str, value: ir.Expr) -> Here:
+        """Inside an iteration of a loop."""
+        return replace(self, position=self.position.enter(name, value))
+
+
 class Generator:
     """Emits the stages of a program."""
 
@@ -44,130 +62,93 @@ class Generator:
         starts = {short(axis.name): s for axis, s in zip(tensor.axes, box.starts, strict=True)}
         extents = {short(name): extent for name, extent in axis_extents(tensor).items()}
         extents |= {short(a.name): e for a, e in zip(tensor.axes, box.extents, strict=True)}
-        position = Position(nest, starts, extents)
-        return self._loops(tensor, position, nest.loops, Part.WHOLE, around)
+        here = Here(tensor, Position(nest, starts, extents), Part.WHOLE, around)
+        return self._loops(here, nest.loops)
 
-    def _loops(
-        self,
-        tensor: Tensor,
-        position: Position,
-        pending: tuple[Loop, ...],
-        part: Part,
-        around: Around,
-    ) -> ir.Stmt:
+    def _loops(self, here: Here, pending: Sequence[Loop]) -> ir.Stmt:
+        tensor, position, part, context = here.tensor, here.position, here.part, here.context
         if not pending:
             computed = [self._program.tensors[name] for name in tensor.computes]
-            return element(tensor, position, part, around, computed)
-        loop, rest = pending[0], pending[1:]
-        tensorized = position.nest.tensorize
+            return element(tensor, position, part, here.around, computed)
+        loop, tensorized = pending[0], position.nest.tensorize
         is_tile = tensorized is not None and tensorized.loop == loop.name
         if is_tile and part is not Part.INITIAL and (part is Part.UPDATE or not _reduces(tensor)):
-            return _tile(tensor, position, pending, part, around)
+            return _tile(here, pending)
         if part is Part.WHOLE and (loop.reduces or (is_tile and _reduces(tensor))):
-            outside = tuple(one for one in pending if not one.reduces)
-            initial = self._loops(tensor, position, outside, Part.INITIAL, around)
-            update = self._loops(tensor, position, pending, Part.UPDATE, around)
-            return block(initial, update)
-        count = position.extent(loop.name, around.context)
+            outside = [one for one in pending if not one.reduces]
+            initial = self._loops(replace(here, part=Part.INITIAL), outside)
+            return block(initial, self._loops(replace(here, part=Part.UPDATE), pending))
+        count = position.extent(loop.name, context)
 
         def body(start: ir.Expr, extent: ir.Expr, inner: Position) -> ir.Stmt:
+            inside = replace(here, position=inner)
             if extent == ONE and loop.kind is not ir.LoopKind.PARALLEL:
-                entered = inner.enter(loop.name, start)
-                return self._iteration(tensor, entered, loop, rest, part, around)
+                return self._iteration(inside.enter(loop.name, start), pending)
             var = ir.Var(f"{tensor.name}.{loop.name}")
-            once = around.context.at_most(extent, ONE)
-            entered = inner.enter(loop.name, start if once else var)
-            within = around.inside(var, start, extent)
+            once = context.at_most(extent, ONE)
+            within = here.around.inside(var, start, extent)
             if loop.masked:
                 within = replace(within, masked=within.masked | {var.name})
-            stmt = self._iteration(tensor, entered, loop, rest, part, within)
-            return ir.For(var, start, extent, stmt, loop.kind)
+            inside = replace(inside, around=within).enter(loop.name, start if once else var)
+            return ir.For(var, start, extent, self._iteration(inside, pending), loop.kind)
 
         split = position.origin(loop.name)
-        if isinstance(split, Split) and _has_remainder(position, loop, around.context):
-            return self._with_remainder(position, split, around.context, body)
+        if isinstance(split, Split) and _has_remainder(position, loop, context):
+            return self._with_remainder(position, split, context, body)
         return body(ZERO, count, position)
 
     def _with_remainder(
         self, position: Position, split: Split, context: Context, body: LoopBody
     ) -> ir.Stmt:
         """Loops over the full tiles, then one partial tile if there is a remainder."""
-        whole, factor = position.extent(split.loop, context), ir.Const(split.factor)
-        tiles = binary(ir.BinaryKind.FLOOR_DIVIDE, whole, factor, context)
-        rest = binary(ir.BinaryKind.FLOOR_MODULO, whole, factor, context)
-        main = body(ZERO, tiles, position.with_extent(split.inner, factor))
+        tiles, rest = _tiles(position, split, context)
+        main = body(ZERO, tiles, position.with_extent(split.inner, ir.Const(split.factor)))
         once = binary(ir.BinaryKind.MINIMUM, rest, ONE, context)
         return block(main, body(tiles, once, position.with_extent(split.inner, rest)))
 
-    def _iteration(
-        self,
-        tensor: Tensor,
-        position: Position,
-        loop: Loop,
-        rest: tuple[Loop, ...],
-        part: Part,
-        around: Around,
-    ) -> ir.Stmt:
+    def _iteration(self, here: Here, pending: Sequence[Loop]) -> ir.Stmt:
         """One iteration: guards around the stages computed here and the rest of the nest."""
-        position, lets, around = _decomposed(tensor, position, around)
-        split = _branching(position, around.context)
+        here, lets = _decomposed(here)
+        position, context = here.position, here.context
+        split = _branching(position, context)
         if split is None:
-            stmt = self._guarded(tensor, position, loop, rest, part, around)
-        else:
-            outer, factor = position.value(split.outer, around.context), ir.Const(split.factor)
-            whole = position.extent(split.loop, around.context)
-            tiles = binary(ir.BinaryKind.FLOOR_DIVIDE, whole, factor, around.context)
-            remaining = binary(ir.BinaryKind.FLOOR_MODULO, whole, factor, around.context)
-            is_whole = ir.Compare(ir.CompareKind.LESS, outer, tiles)
-            tile = position.with_extent(split.inner, factor)
-            last = position.with_extent(split.inner, remaining)
-            if position.nest.is_masked(split.inner):
-                last = position.enter(split.outer, tiles).with_tail(split.loop)
-            sides = []
-            for here, holds in ((tile, True), (last, False)):
-                inner = replace(around, context=around.context.assume(is_whole, holds))
-                sides.append(self._guarded(tensor, here, loop, rest, part, inner))
-            stmt = ir.If(is_whole, *sides)
-        return bound(lets, stmt)
+            return bound(lets, self._guarded(here, pending))
+        outer = position.value(split.outer, context)
+        tiles, remaining = _tiles(position, split, context)
+        is_whole = ir.Compare(ir.CompareKind.LESS, outer, tiles)
+        tile = position.with_extent(split.inner, ir.Const(split.factor))
+        last = position.with_extent(split.inner, remaining)
+        if position.nest.is_masked(split.inner):
+            last = position.enter(split.outer, tiles).with_tail(split.loop)
+        sides = []
+        for side, holds in ((tile, True), (last, False)):
+            inner = replace(here.around, context=context.assume(is_whole, holds))
+            sides.append(self._guarded(replace(here, position=side, around=inner), pending))
+        return bound(lets, ir.If(is_whole, *sides))
 
-    def _guarded(
-        self,
-        tensor: Tensor,
-        position: Position,
-        loop: Loop,
-        rest: tuple[Loop, ...],
-        part: Part,
-        around: Around,
-    ) -> ir.Stmt:
-        guards = _guards(position, loop, around.context)
+    def _guarded(self, here: Here, pending: Sequence[Loop]) -> ir.Stmt:
+        around, guards = here.around, _guards(here.position, pending[0], here.context)
         for guard in guards:
             around = replace(around, context=around.context.assume(guard))
         masks = tuple(guard for guard in guards if around.masked & variables(guard))
         guards = [guard for guard in guards if guard not in masks]
-        around = replace(around, masks=(*around.masks, *masks))
-        if part is Part.INITIAL:
-            stmt = self._loops(tensor, position, rest, part, around)
+        here = replace(here, around=replace(around, masks=(*around.masks, *masks)))
+        if here.part is Part.INITIAL:
+            stmt = self._loops(here, pending[1:])
         else:
-            stmt = self._with_producers(tensor, position, loop, rest, part, around)
+            stmt = self._with_producers(here, pending)
         for guard in reversed(guards):
             stmt = ir.If(guard, stmt)
         return stmt
 
-    def _with_producers(
-        self,
-        tensor: Tensor,
-        position: Position,
-        loop: Loop,
-        rest: tuple[Loop, ...],
-        part: Part,
-        around: Around,
-    ) -> ir.Stmt:
-        here = self._program.computed_at(tensor.name, loop.name)
+    def _with_producers(self, here: Here, pending: Sequence[Loop]) -> ir.Stmt:
+        tensor, position, around, loop = here.tensor, here.position, here.around, pending[0]
+        producers = self._program.computed_at(tensor.name, loop.name)
         inside = self._program.inside(tensor.name, loop.name)
-        boxes = infer_boxes(tensor, position, inside, around.context) if here else {}
+        boxes = infer_boxes(tensor, position, inside, around.context) if producers else {}
         stmts: list[ir.Stmt] = []
         allocated: list[ir.Buffer] = []
-        for producer in here:
+        for producer in producers:
             box, nest = boxes[producer.name], self._program.nests[producer.name]
             if nest.store_with is None:
                 memory = self._allocate(producer, box, around)
@@ -180,7 +161,7 @@ class Generator:
             around = around.holding(producer.name, memory)
             stmts.append(self.stage(producer, box, around))
         stmts += _prefetches(tensor, position, loop, around)
-        stmt = block(*stmts, self._loops(tensor, position, rest, part, around))
+        stmt = block(*stmts, self._loops(replace(here, around=around), pending[1:]))
         for buffer in reversed(allocated):
             stmt = ir.Allocate(buffer, stmt)
         return stmt
@@ -246,10 +227,16 @@ def _reduces(tensor: Tensor) -> bool:
     return isinstance(tensor.body, Reduce)
 
 
-def _tile(
-    tensor: Tensor, position: Position, pending: tuple[Loop, ...], part: Part, around: Around
-) -> ir.Stmt:
+def _tiles(position: Position, split: Split, context: Context) -> tuple[ir.Expr, ir.Expr]:
+    """The number of whole tiles of a split, and how far the last one goes that is none."""
+    whole, factor = position.extent(split.loop, context), ir.Const(split.factor)
+    tiles = binary(ir.BinaryKind.FLOOR_DIVIDE, whole, factor, context)
+    return tiles, binary(ir.BinaryKind.FLOOR_MODULO, whole, factor, context)
+
+
+def _tile(here: Here, pending: Sequence[Loop]) -> ir.Stmt:
     """Replace the remaining loops and the statement inside them by a micro-kernel."""
+    tensor, position, around = here.tensor, here.position, here.around
     nest = position.nest
     if nest.tensorize is None or nest.tensorize.kernel not in MICRO_KERNELS:
         names = ", ".join(sorted(MICRO_KERNELS))
@@ -268,20 +255,19 @@ def _tile(
         if _guards(position, loop, around.context):
             raise nest.fail(f"{what}: '{loop.name}' inside has a guarded tail")
         loops.append((var, int(extent.value)))
-    tile = Tile(tensor.name, tuple(loops), element(tensor, position, part, around))
+    tile = Tile(tensor.name, tuple(loops), element(tensor, position, here.part, around))
     try:
         return MICRO_KERNELS[nest.tensorize.kernel](tile)
     except TileError as error:
         raise nest.fail(f"{what}: {error.message}") from None
 
 
-def _decomposed(
-    tensor: Tensor, position: Position, around: Around
-) -> tuple[Position, list[tuple[ir.Var, ir.Expr]], Around]:
+def _decomposed(here: Here) -> tuple[Here, list[tuple[ir.Var, ir.Expr]]]:
     """Names for the loops that a fused loop was made of, as soon as it has a value.
 
     Dividing once per iteration of the fused loop keeps divisions out of the loops inside.
     """
+    tensor, position, around = here.tensor, here.position, here.around
     lets: list[tuple[ir.Var, ir.Expr]] = []
     for fuse in reversed(position.nest.relations):
         if not isinstance(fuse, Fuse) or not position.has_value(fuse.fused):
@@ -296,7 +282,7 @@ def _decomposed(
                 extent = position.extent(name, around.context)
                 around, value = around.inside(var, ZERO, extent), var
             position = position.enter(name, value)
-    return position, lets, around
+    return replace(here, position=position, around=around), lets
 
 
 def _guards(position: Position, loop: Loop, context: Context) -> list[ir.Expr]:
