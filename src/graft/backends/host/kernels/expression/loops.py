@@ -251,7 +251,7 @@ def across_stages(
     loops = (*axis_names(stage), *reduction_names(stage))
     count = axis_extents(stage)[summed]
     has_tail = has_rest(count, lanes)
-    if masked and isinstance(count, Const) and len(stage.body.axes) > 1:
+    if masked and isinstance(count, Const) and len(reduction_names(stage)) > 1:
         count, has_tail = Const(-(-int(count.value) // lanes) * lanes), False
     several = totals_of(count, lanes, totals_at_once)
     lane: Directive = Mask("lane") if masked else Vectorize("lane")
