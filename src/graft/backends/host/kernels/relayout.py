@@ -3,7 +3,7 @@
 Two storages of one tensor enter, a function of two buffers (source, target) leaves, which writes
 zeros to the target's halo. Where both sides are blocked, vectors that neither side's blocks cut
 are copied. Between blocks and rows each channel of a row is copied by itself, so that one side is
-walked in order and the other stays in L1. Rows of bytes become blocks of four a
+walked in order and the other stays in the nearest cache. Rows of bytes become blocks of four a
 vector of words at a time, each joined from four rows. The threads share the rows.
 """
 
