@@ -7,10 +7,9 @@ neighbours in a buffer as its index has lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 from graft.base.dtypes import DType
 from graft.loop.build import Operand, Term, load, term
@@ -71,32 +70,6 @@ def bound(bindings: Sequence[tuple[Var, Expr]], body: Stmt) -> Stmt:
     for var, value in reversed(bindings):
         body = Let(var, value, body)
     return body
-
-
-def loop(
-    name: str,
-    extent: Operand,
-    body: Callable[[Term], Stmt],
-    start: Operand = 0,
-    kind: LoopKind = LoopKind.SERIAL,
-) -> Stmt:
-    """The body for each number from `start` on, `extent` times."""
-    if isinstance(extent, int) and not extent:
-        return Block(())
-    var = Var(name)
-    return For(var, term(start).expr, term(extent).expr, body(Term(var)), kind)
-
-
-def loops(
-    extents: Mapping[str, Operand],
-    body: Callable[..., Stmt],
-    kind: LoopKind = LoopKind.SERIAL,
-) -> Stmt:
-    """Loops by name, each inside the one before; the body takes the variables of all."""
-    if not extents:
-        return body()
-    (name, extent), *inner = extents.items()
-    return loop(name, extent, lambda n: loops(dict(inner), partial(body, n), kind), kind=kind)
 
 
 def with_memory(body: Stmt, *owners: Cell | Buffer) -> Stmt:
@@ -181,8 +154,13 @@ class StatementBuilder:
         kind: LoopKind = LoopKind.SERIAL,
     ) -> Iterator[Term]:
         """A loop over the numbers from `start` on, `extent` of them."""
-        with self._inside(lambda body: loop(name, extent, lambda _: body, start, kind)):
-            yield Term(Var(name))
+        var, is_empty = Var(name), isinstance(extent, int) and not extent
+
+        def wrap(body: Stmt) -> Stmt:
+            return For(var, term(start).expr, term(extent).expr, body, kind)
+
+        with self._inside(lambda body: Block(()) if is_empty else wrap(body)):
+            yield Term(var)
 
     @contextmanager
     def parallel(self, name: str, extent: Operand) -> Iterator[Term]:

@@ -11,15 +11,15 @@ write in the order of addresses, and none needs a mask.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from graft.base.dtypes import DType
 from graft.loop.build import Operand, Term, call, cast, load, maximum, minimum, term
-from graft.loop.ir import Buffer, Const, Function, LoopKind, Scope, Stmt
+from graft.loop.ir import Buffer, Const, Function, LoopKind, Scope
 from graft.loop.names import unique_names
-from graft.loop.statements import loop, loops, store_vector, vector, with_memory
-from graft.loop.traverse import block
+from graft.loop.statements import StatementBuilder, store_vector, vector
 from graft.loop.verify import verify
 
 VECTOR = SLACK = 128  # bytes
@@ -40,15 +40,17 @@ def registers(name: str, count: int) -> Buffer:
     return Buffer(name, DType.INT32, (Const(count),), Scope.REGISTER, alignment=VECTOR)
 
 
-def kernel(name: str, tensors: Sequence[Buffer], body: Stmt, *words: Buffer) -> Function:
-    """The kernel of a body, which works on tensors and in registers."""
-    named = unique_names(with_memory(body, *words), [one.name for one in tensors])
+def kernel(name: str, tensors: Sequence[Buffer], code: StatementBuilder) -> Function:
+    """The kernel of some code, which works on tensors."""
+    named = unique_names(code.statement(), [one.name for one in tensors])
     return verify(Function(name, tuple(tensors), named))
 
 
-def each_vector(count: int, body: Callable[[Term], Stmt]) -> Stmt:
-    """The body where each vector of so many bytes begins."""
-    return loop("vector", -(-count // VECTOR), lambda number: body(number * VECTOR))
+@contextmanager
+def each_vector(code: StatementBuilder, count: int) -> Iterator[Term]:
+    """A loop over vectors of so many bytes: where each begins."""
+    with code.loop("vector", -(-count // VECTOR)) as number:
+        yield number * VECTOR
 
 
 def scaled(words: Term, left: int, multiplier: Operand) -> Term:
@@ -107,24 +109,30 @@ class Window:
         return sum((count - 1) * step for count, step in extents)
 
     def each_block(
-        self, channels: int, together: int, body: Callable[[Term, Term, Term, int], Stmt]
-    ) -> Stmt:
+        self,
+        code: StatementBuilder,
+        channels: int,
+        together: int,
+        body: Callable[[Term, Term, Term, int], None],
+    ) -> None:
         """The body on each block of up to 128 channels of so many pixels: on the first pixel's
         number, where its window begins, the number of the block, and its vectors of words.
 
         The last block, which runs over into the next pixel, comes first: others repair that."""
         (images, rows, columns), (whole, rest) = self.result, divmod(channels, VECTOR)
-
-        def pixels(image: Term, row: Term, tile: Term) -> Stmt:
+        with (
+            code.loop("image", images) as image,
+            code.loop("row", rows) as row,
+            code.loop("tile", -(-columns // together)) as tile,
+        ):
             # The last tile overlaps the one before.
             column = minimum(tile * together, columns - together) if together > 1 else tile
             pixel = (image * rows + row) * columns + column
             start = image * self.steps[0] + row * self.steps[1] + column * self.steps[2]
-            last = [body(pixel, start, term(whole), -(-rest // WORDS))] if rest else []
-            others = loop("block", whole, lambda n: body(pixel, start, n, VECTOR // WORDS))
-            return block(*last, others)
-
-        return loops({"image": images, "row": rows, "tile": -(-columns // together)}, pixels)
+            if rest:
+                body(pixel, start, term(whole), -(-rest // WORDS))
+            with code.loop("block", whole) as number:
+                body(pixel, start, number, VECTOR // WORDS)
 
     def tap(self, start: Term, down: Term, across: Term) -> Term:
         """Where a window that begins at `start` has one of its taps."""
@@ -136,26 +144,33 @@ class _Finish:
 
     `bias` and `multiplier` are for single channels, and `added` is a tensor like the result."""
 
-    def __init__(self, count: int, channels: int, codes: Codes, added: Operand8 | None) -> None:
-        self._codes, self._added, self.words = codes, added, registers("words", VECTOR)
+    def __init__(
+        self,
+        code: StatementBuilder,
+        count: int,
+        channels: int,
+        codes: Codes,
+        added: Operand8 | None,
+    ) -> None:
+        self._code, self._codes, self._added = code, codes, added
+        self.words = registers("words", VECTOR)
         self.bias = tensor("bias", DType.INT32, channels)
         self._multiplier = tensor("multiplier", DType.INT32, channels)
         others = [tensor("added", added.dtype, count)] if added else []
         self.tensors = [self.bias, self._multiplier, *others, tensor("result", codes.dtype, count)]
 
-    def store(self, index: Term, channel: Term, sums: Sequence[Term]) -> Stmt:
+    def store(self, index: Term, channel: Term, sums: Sequence[Term]) -> None:
         """Write 128 elements of the result, whose sums are one vector or several."""
-        statements, lanes = list[Stmt](), sums[0].expr.lanes
+        lanes = sums[0].expr.lanes
         for number, total in enumerate(sums):
             factor = vector(self._multiplier, channel + number * lanes, lanes)
             words = scaled(total, self._codes.left, factor)
             words = words if self._added else self._codes.rounded(words)
-            statements.append(store_vector(self.words, number * lanes, words))
+            self._code.emit(store_vector(self.words, number * lanes, words))
         total = vector(self.words, 0, VECTOR)
         if self._added:
             total = self._codes.rounded(total + self._added.words(self.tensors[2], index))
-        codes = cast(self._codes.dtype, total)
-        return block(*statements, store_vector(self.tensors[-1], index, codes))
+        self._code.emit(store_vector(self.tensors[-1], index, cast(self._codes.dtype, total)))
 
 
 def product_kernel(
@@ -168,41 +183,40 @@ def product_kernel(
     padded, depth = -(-channels // WORDS) * WORDS, math.prod(window.taps) * run
     data = tensor("data", DType.INT32, window.elements + run)
     weights = tensor("weights", DType.INT32, depth * padded)
-    finish = _Finish(math.prod(window.result) * channels, padded, codes, added)
+    code = StatementBuilder()
+    finish = _Finish(code, math.prod(window.result) * channels, padded, codes, added)
     sums = registers("sums", _SUMS * WORDS)
     together = min(window.result[2], _MOST_PIXELS, _SUMS // min(padded // WORDS, 4))
 
-    def channel_block(pixel: Term, start: Term, number: Term, vectors: int) -> Stmt:
+    def channel_block(pixel: Term, start: Term, number: Term, vectors: int) -> None:
         channel = number * VECTOR
         # Of each pixel and vector, where its sums are.
         places = {
             (p, q): (p * vectors + q) * WORDS for p in range(together) for q in range(vectors)
         }
-
-        def multiply(down: Term, across: Term, word: Term) -> Stmt:
+        for (_, q), place in places.items():
+            bias = vector(finish.bias, channel + q * WORDS, WORDS)
+            code.emit(store_vector(sums, place, bias))
+        with (
+            code.loop("down", window.taps[0]) as down,
+            code.loop("across", window.taps[1]) as across,
+            code.loop("word", run) as word,
+        ):
             tap = window.tap(start, down, across) + word
             depth_now = (down * window.taps[1] + across) * run + word
             weight = number * (depth * VECTOR) + depth_now * (vectors * WORDS)
-            products = []
             for (p, q), place in places.items():
                 four = load(data, tap + p * window.steps[2])
                 known = vector(weights, weight + q * WORDS, WORDS)
                 total = call("dot4", four, known, vector(sums, place, WORDS))
-                products.append(store_vector(sums, place, total))
-            return block(*products)
-
-        begin, end = list[Stmt](), list[Stmt]()
-        for (_, q), place in places.items():
-            bias = vector(finish.bias, channel + q * WORDS, WORDS)
-            begin.append(store_vector(sums, place, bias))
+                code.emit(store_vector(sums, place, total))
         for p in range(together):
             totals = [vector(sums, places[p, q], WORDS) for q in range(vectors)]
-            end.append(finish.store((pixel + p) * channels + channel, channel, totals))
-        taps = {"down": window.taps[0], "across": window.taps[1], "word": run}
-        return block(*begin, loops(taps, multiply), *end)
+            finish.store((pixel + p) * channels + channel, channel, totals)
 
-    body = window.each_block(channels, together, channel_block)
-    return kernel("product", (data, weights, *finish.tensors), body, finish.words, sums)
+    with code.memory(finish.words, sums):
+        window.each_block(code, channels, together, channel_block)
+    return kernel("product", (data, weights, *finish.tensors), code)
 
 
 def window_kernel(
@@ -217,32 +231,32 @@ def window_kernel(
     count, padded = math.prod(window.taps), -(-channels // VECTOR) * VECTOR
     data = tensor("data", DType.UINT8, window.elements + channels)
     weights = [tensor("weights", DType.INT8, count * channels)] if is_weighted else []
-    finish = _Finish(math.prod(window.result) * channels, padded, codes, added)
+    code = StatementBuilder()
+    finish = _Finish(code, math.prod(window.result) * channels, padded, codes, added)
     kind = LoopKind.UNROLLED if count <= _UNROLLED else LoopKind.SERIAL
     total = vector(finish.words, 0, VECTOR)
 
-    def channel_block(pixel: Term, start: Term, number: Term, _vectors: int) -> Stmt:
+    def channel_block(pixel: Term, start: Term, number: Term, _vectors: int) -> None:
         channel = number * VECTOR
-
-        def collect(down: Term, across: Term) -> Stmt:
-            codes = cast(
-                DType.INT16, vector(data, window.tap(start, down, across) + channel, VECTOR)
-            )
+        code.emit(store_vector(finish.words, 0, Term(Const(0, DType.INT32, VECTOR))))
+        with (
+            code.loop("down", window.taps[0], kind=kind) as down,
+            code.loop("across", window.taps[1], kind=kind) as across,
+        ):
+            place = window.tap(start, down, across) + channel
+            taken = cast(DType.INT16, vector(data, place, VECTOR))
             weight = (down * window.taps[1] + across) * channels + channel
             for one in weights:  # products of bytes fit into 16 bits
-                codes = codes * cast(DType.INT16, vector(one, weight, VECTOR))
-            words = cast(DType.INT32, codes)
+                taken = taken * cast(DType.INT16, vector(one, weight, VECTOR))
+            words = cast(DType.INT32, taken)
             collected = maximum(total, words) if is_max else total + words
-            return store_vector(finish.words, 0, collected)
-
-        begin = store_vector(finish.words, 0, Term(Const(0, DType.INT32, VECTOR)))
-        taps = {"down": window.taps[0], "across": window.taps[1]}
+            code.emit(store_vector(finish.words, 0, collected))
         sums = total + vector(finish.bias, channel, VECTOR)
-        end = finish.store(pixel * channels + channel, channel, [sums])
-        return block(begin, loops(taps, collect, kind), end)
+        finish.store(pixel * channels + channel, channel, [sums])
 
-    body = window.each_block(channels, 1, channel_block)
-    return kernel("window", (data, *weights, *finish.tensors), body, finish.words)
+    with code.memory(finish.words):
+        window.each_block(code, channels, 1, channel_block)
+    return kernel("window", (data, *weights, *finish.tensors), code)
 
 
 def pointwise_kernel(
@@ -254,25 +268,24 @@ def pointwise_kernel(
     tensors = [tensor(f"data{n}", one.dtype, count) for n, one in enumerate(operands)]
     result = tensor("result", codes.dtype, count)
 
-    def combine(index: Term) -> Stmt:
+    code = StatementBuilder()
+    with each_vector(code, count) as index:
         total, *others = (one.words(b, index) for one, b in zip(operands, tensors, strict=True))
         for other in others:
             total = total * other if multiplier else total + other
         words = scaled(total, codes.left, multiplier) if multiplier else total
-        return store_vector(result, index, cast(codes.dtype, codes.rounded(words)))
+        code.emit(store_vector(result, index, cast(codes.dtype, codes.rounded(words))))
+    return kernel("pointwise", (*tensors, result), code)
 
-    return kernel("pointwise", (*tensors, result), each_vector(count, combine))
 
-
-def _copy(data: Buffer, source: Term, result: Buffer, target: Term, count: int) -> Stmt:
+def _copy(
+    code: StatementBuilder, data: Buffer, source: Term, result: Buffer, target: Term, count: int
+) -> None:
     """Copy bytes; signed ones become unsigned, 128 above, which inverts their first bit."""
-
-    def copied(at: Term) -> Stmt:
+    with each_vector(code, count) as at:
         codes = vector(data, source + at, VECTOR)
         codes = codes if data.dtype is result.dtype else codes ^ -128
-        return store_vector(result, target + at, cast(result.dtype, codes))
-
-    return each_vector(count, copied)
+        code.emit(store_vector(result, target + at, cast(result.dtype, codes)))
 
 
 def border_kernel(
@@ -284,35 +297,26 @@ def border_kernel(
     _, height, width, wide = framed
     data = tensor("data", dtype, math.prod(shape))
     result = tensor("result", DType.UINT8, math.prod(framed))
-    filled = Term(Const(fill, DType.UINT8, VECTOR))
+    code, filled = StatementBuilder(), Term(Const(fill, DType.UINT8, VECTOR))
+    run = columns if wide == channels else 1  # pixels that are neighbours in both
 
-    def fill_up(start: Term, pixels: int) -> Stmt:
-        return each_vector(pixels * wide, lambda at: store_vector(result, start + at, filled))
+    def fill_up(start: Term, pixels: int) -> None:
+        with each_vector(code, pixels * wide) as at:
+            code.emit(store_vector(result, start + at, filled))
 
-    def image_row(first: Term, image: Term, row: Term) -> Stmt:
-        source = (image * rows + row) * (columns * channels)
-        target = first + (row + top) * (width * wide)
-        run = columns if wide == channels else 1  # pixels that are neighbours in both
-
-        def copy_run(number: Term) -> Stmt:
-            place = target + (number * run + left) * wide
-            return _copy(data, source + number * (run * channels), result, place, run * channels)
-
-        return block(
-            fill_up(target, left),
-            loop("run", columns // run, copy_run),
-            fill_up(target + (left + columns) * wide, width - left - columns),
-        )
-
-    def whole_image(image: Term) -> Stmt:
+    with code.loop("image", images) as image:
         first = image * (height * width * wide)
-        return block(
-            fill_up(first, top * width),
-            loop("row", rows, lambda row: image_row(first, image, row)),
-            fill_up(first + (rows + top) * (width * wide), (height - top - rows) * width),
-        )
-
-    return kernel("border", (data, result), loop("image", images, whole_image))
+        fill_up(first, top * width)
+        with code.loop("row", rows) as row:
+            source = (image * rows + row) * (columns * channels)
+            target = first + (row + top) * (width * wide)
+            fill_up(target, left)
+            with code.loop("run", columns // run) as number:
+                place, begin = target + (number * run + left) * wide, number * (run * channels)
+                _copy(code, data, source + begin, result, place, run * channels)
+            fill_up(target + (left + columns) * wide, width - left - columns)
+        fill_up(first + (rows + top) * (width * wide), (height - top - rows) * width)
+    return kernel("border", (data, result), code)
 
 
 def join_kernel(dtype: DType, rows: int, widths: tuple[int, ...]) -> Function:
@@ -320,9 +324,9 @@ def join_kernel(dtype: DType, rows: int, widths: tuple[int, ...]) -> Function:
     parts = [tensor(f"data{n}", dtype, rows * width) for n, width in enumerate(widths)]
     total, result = sum(widths), tensor("result", dtype, rows * sum(widths))
 
-    def join(row: Term) -> Stmt:
+    code = StatementBuilder()
+    with code.loop("row", rows) as row:
         starts = (row * total + sum(widths[:number]) for number in range(len(widths)))
-        joined = zip(parts, widths, starts, strict=True)
-        return block(*(_copy(one, row * n, result, start, n) for one, n, start in joined))
-
-    return kernel("join", (*parts, result), loop("row", rows, join))
+        for one, width, start in zip(parts, widths, starts, strict=True):
+            _copy(code, one, row * width, result, start, width)
+    return kernel("join", (*parts, result), code)
