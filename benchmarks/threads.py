@@ -21,14 +21,13 @@ from pathlib import Path
 import numpy as np
 
 from graft.backends.host.lowering.builder import BuiltProgram, build_assembled
-from graft.backends.host.lowering.emit import is_parallel
 from graft.backends.host.lowering.segments import SegmentCompiler, why_not_native
 from graft.byoc.executable import Accuracy
 from graft.cli.report import lines_of, table
 from graft.frontends.onnx.importer import import_model
 from graft.loop.evaluate_expr import compile_expr
 from graft.loop.ir import For, Function, LoopKind, Var
-from graft.loop.traverse import walk_stmt
+from graft.loop.traverse import is_parallel, walk_stmt
 from graft.ops.indexed import IndexRanges
 from graft.passes.pipeline import optimize
 from graft.program.instructions import KernelCall
@@ -176,7 +175,7 @@ def _allowed(call: KernelCall, machine: Machine) -> float:
 
 def jobs_of(function: Function, scalars: Sequence[int]) -> int:
     """Iterations that threads share: those of the longest parallel loop; 1 of a serial kernel."""
-    if not is_parallel(function):
+    if not is_parallel(function.body):
         return 1
     variables = [parameter.name for parameter in function.parameters if isinstance(parameter, Var)]
     environment = dict(zip(variables, scalars, strict=False))

@@ -25,7 +25,7 @@ from graft.loop.schedule import Schedule, Variant
 from graft.loop.simplify import simplify_stmt
 from graft.loop.stages import reads
 from graft.loop.tensor import Tensor, index_variables
-from graft.loop.traverse import block, walk_stmt
+from graft.loop.traverse import block, is_parallel
 from graft.loop.unroll import check_registers, unroll
 from graft.loop.vectorize import vectorize
 from graft.loop.verify import verify
@@ -120,7 +120,7 @@ def _synchronize(program: Program, stages: list[tuple[Tensor, ir.Stmt]]) -> list
 
     A function without any parallel loop is for one thread and needs neither.
     """
-    if not any(_is_parallel(stmt) for _, stmt in stages):
+    if not any(is_parallel(stmt) for _, stmt in stages):
         return [stmt for _, stmt in stages]
     result: list[ir.Stmt] = []
     unseen: set[str] = set()
@@ -129,7 +129,7 @@ def _synchronize(program: Program, stages: list[tuple[Tensor, ir.Stmt]]) -> list
             result.append(ir.Barrier())
             unseen = set()
         shared = tensor.name in program.arguments
-        result.append(one_thread(stmt) if shared and not _is_parallel(stmt) else stmt)
+        result.append(one_thread(stmt) if shared and not is_parallel(stmt) else stmt)
         if shared:
             unseen.add(tensor.name)
     return result
@@ -142,8 +142,3 @@ def _reads_within(program: Program, root: Tensor) -> set[str]:
         if nest.site is not None and nest.site.stage == root.name:
             names |= _reads_within(program, program.tensors[name])
     return names
-
-
-def _is_parallel(stmt: ir.Stmt) -> bool:
-    loops = (one for one in walk_stmt(stmt) if isinstance(one, ir.For))
-    return any(loop.kind is ir.LoopKind.PARALLEL for loop in loops)

@@ -30,6 +30,7 @@ from graft.loop.ir import (
     If,
     Let,
     Load,
+    LoopKind,
     Prefetch,
     Ramp,
     Select,
@@ -252,6 +253,12 @@ def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
         one = waiting.pop()
         yield one
         waiting += reversed(statements(one))
+
+
+def is_parallel(stmt: Stmt) -> bool:
+    """Whether there is a loop whose iterations the threads share."""
+    loops = (one for one in walk_stmt(stmt) if isinstance(one, For))
+    return any(loop.kind is LoopKind.PARALLEL for loop in loops)
 
 
 def walk_all(stmt: Stmt) -> Iterator[Expr]:

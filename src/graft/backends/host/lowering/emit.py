@@ -37,8 +37,8 @@ from graft.ir.graph import Node
 from graft.llvm.emit import SCRATCH_ALIGNMENT, scratch_buffers
 from graft.llvm.types import byte_size
 from graft.loop.index import dim_of
-from graft.loop.ir import For, Function, LoopKind, Var
-from graft.loop.traverse import walk_stmt
+from graft.loop.ir import Function, Var
+from graft.loop.traverse import is_parallel
 from graft.program import instructions as p
 from graft.program.extents import SizeCheck
 from graft.program.guards import Guard
@@ -135,7 +135,7 @@ class _Emitter:
             _or_zero(step.work.macs * 2 + step.work.flops),
             self._moved(step),
             (step.node.location if step.node else None) or Location(),
-            not is_parallel(function),
+            not is_parallel(function.body),  # one of the threads runs it
         )
 
     def _moved(self, step: NativeStep) -> AnyDim:
@@ -385,12 +385,6 @@ def _result_name(step: AnyStep) -> str:
     if isinstance(step, TransferStep) or step.node is None:
         return ""
     return step.node.output.name
-
-
-def is_parallel(function: Function) -> bool:
-    """Whether the function shares its work among threads; otherwise one of them runs it."""
-    loops = (stmt for stmt in walk_stmt(function.body) if isinstance(stmt, For))
-    return any(loop.kind is LoopKind.PARALLEL for loop in loops)
 
 
 def _label(step: ReferenceStep) -> str:
