@@ -12,7 +12,7 @@ a little, then giving their processor away, so that more threads than processors
 
 from __future__ import annotations
 
-from graft.llvm.text import Builder, Module, Value
+from graft.llvm.text import Builder, Module, Value, when
 
 YIELD_OFFSET = 8
 SPINS = 2000
@@ -66,7 +66,7 @@ def barrier(builder: Builder, threads: Value, shared: Value) -> None:
         builder.do(f"call void @graft.barrier({shared.typed}, {threads.typed})")
         builder.do(_FENCE)
 
-    builder.when(builder.compare("sgt", threads, Value("i64", 1, "1")), meet)
+    when(builder, builder.compare("sgt", threads, Value("i64", 1, "1")), meet)
 
 
 def _define(module: Module) -> None:

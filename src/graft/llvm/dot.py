@@ -56,7 +56,7 @@ def _by_signed(builder: Builder, unsigned: Value, signed: Value, addend: Value) 
 
 
 def _neon(builder: Builder, name: str, addend: Value, left: Value, right: Value) -> Value:
-    rows = (builder.reinterpret(one, "i8", 4 * addend.lanes) for one in (left, right))
+    rows = (builder.convert("bitcast", one, "i8", 4 * addend.lanes) for one in (left, right))
     full = f"llvm.aarch64.neon.{name}.v4i32.v16i8"
     return builder.call(full, "i32", addend.lanes, addend, *rows)
 
@@ -68,13 +68,13 @@ def interleave4(builder: Builder, value: Value) -> Value:
     lanes = value.lanes // 4
     order = [row * lanes + lane for lane in range(lanes) for row in range(4)]
     if lanes % 4 == 0 and not builder.target.has("avx512vbmi"):
-        words = builder.reinterpret(value, "i32", lanes)
+        words = builder.convert("bitcast", value, "i32", lanes)
         moved = [row * lanes // 4 + four for four in range(lanes // 4) for row in range(4)]
         grouped = builder.shuffle(words, words, moved)
-        value = builder.reinterpret(grouped, "i8", 4 * lanes)
+        value = builder.convert("bitcast", grouped, "i8", 4 * lanes)
         within = [4 * row + lane for lane in range(4) for row in range(4)]
         order = [first + place for first in range(0, 4 * lanes, 16) for place in within]
-    return builder.reinterpret(builder.shuffle(value, value, order), "i32", lanes)
+    return builder.convert("bitcast", builder.shuffle(value, value, order), "i32", lanes)
 
 
 def _by_pairs(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:
@@ -98,7 +98,7 @@ def _by_pairs(builder: Builder, unsigned: Value, signed: Value, addend: Value) -
 
 def _as_pairs(builder: Builder, value: Value) -> Value:
     """Lanes of 32 bits as twice as many of 16."""
-    return builder.reinterpret(value, "i16", 2 * value.lanes)
+    return builder.convert("bitcast", value, "i16", 2 * value.lanes)
 
 
 def _by_bytes(builder: Builder, unsigned: Value, signed: Value, addend: Value) -> Value:
@@ -115,7 +115,7 @@ def _by_bytes(builder: Builder, unsigned: Value, signed: Value, addend: Value) -
 
 def join2(builder: Builder, value: Value) -> Value:
     """Pairs of 16-bit lanes as words."""
-    return builder.reinterpret(value, "i32", value.lanes // 2)
+    return builder.convert("bitcast", value, "i32", value.lanes // 2)
 
 
 def dot2(builder: Builder, left: Value, right: Value, addend: Value) -> Value:
@@ -142,7 +142,7 @@ def brain_dot2(builder: Builder, left: Value, right: Value, addend: Value) -> Va
     bits = 32 * addend.lanes
     if bits in _BRAIN_BITS and _has_brain_products(builder, bits):
         name = f"llvm.x86.avx512bf16.dpbf16ps.{bits}"
-        pairs = (builder.reinterpret(one, "bfloat", 2 * one.lanes) for one in (left, right))
+        pairs = (builder.convert("bitcast", one, "bfloat", 2 * one.lanes) for one in (left, right))
         return builder.call(name, "float", addend.lanes, addend, *pairs)
     total = Number(builder, addend)
     for is_upper in (False, True):  # a bfloat16 is the upper half of a float32

@@ -330,11 +330,11 @@ def _hidden(builder: Builder, mask: Value) -> Value:
 
     LLVM 22 writes four bytes where one lane of bytes is stored that were cut off wider numbers, if
     it knows that it is the only one."""
-    bits = builder.reinterpret(mask, f"i{mask.lanes}", 1)
+    bits = builder.convert("bitcast", mask, f"i{mask.lanes}", 1)
     whole = builder.convert("zext", bits, "i64")
     opaque = builder.make("i64", 1, f'call i64 asm "", "=r,0"({whole.typed})')
     narrow = builder.convert("trunc", opaque, f"i{mask.lanes}")
-    return builder.reinterpret(narrow, "i1", mask.lanes)
+    return builder.convert("bitcast", narrow, "i1", mask.lanes)
 
 
 def _from_memory(context: Context, value: Value, dtype: DType) -> Value:

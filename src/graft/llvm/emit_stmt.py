@@ -19,7 +19,7 @@ from graft.llvm.barrier import barrier
 from graft.llvm.claim import share
 from graft.llvm.context import Context, MemRef
 from graft.llvm.emit_expr import expression, scalar
-from graft.llvm.text import Value, constant
+from graft.llvm.text import Value, constant, when
 from graft.llvm.types import WIDENED, byte_size, memory_type, register_type
 from graft.loop import ir
 from graft.loop.traverse import has_chain, loads_in, walk_stmt
@@ -332,7 +332,7 @@ def _store(context: Context, stmt: ir.Store) -> None:
         with context.under(condition):
             write()
         return
-    builder.when(condition, write)
+    when(builder, condition, write)
 
 
 def _atomic_add(context: Context, stmt: ir.AtomicAdd) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from graft.llvm.codegen import Processor, optimized_module, target_machine
 from graft.llvm.emit import PointerFunction
 from graft.llvm.emit_stmt import BLOCK_BARRIER, statement
-from graft.llvm.text import Module, Value, constant
+from graft.llvm.text import Module, Value, constant, when
 from graft.loop.ir import Buffer, Function
 from graft.loop.print import to_text
 from graft.target.machine import MACHINES
@@ -134,7 +134,7 @@ class KernelWriter(PointerFunction):
 
     def when(self, condition: Value, write: Callable[[], None]) -> None:
         """Code that runs where a condition holds."""
-        self.builder.when(condition, write)
+        when(self.builder, condition, write)
 
     def loop(self, begin: Value, end: Value, step: Value, write: Callable[[Value], None]) -> None:
         """Code that runs for unsigned numbers from `begin` on, up to `end`, in steps."""

@@ -144,15 +144,6 @@ class Builder:
     def branch(self, condition: Value, yes: str, no: str, metadata: str = "") -> None:
         self.do(f"br {condition.typed}, label %{yes}, label %{no}{metadata}")
 
-    def when(self, condition: Value, write: Callable[[], None]) -> None:
-        """Code that runs where a condition holds."""
-        inside, after = self.fresh("when"), self.fresh("after")
-        self.branch(condition, inside, after)
-        self.start(inside)
-        write()
-        self.jump(after)
-        self.start(after)
-
     def phi(self, element: str, lanes: int, *sources: tuple[str, str]) -> Value:
         """One value per block that jumps here: (name, block)."""
         pairs = ", ".join(f"[ {text}, %{block} ]" for text, block in sources)
@@ -172,16 +163,14 @@ class Builder:
         text = f"select {condition.typed}, {yes.typed}, {no.typed}"
         return self.make(yes.element, yes.lanes, text)
 
-    def convert(self, operation: str, value: Value, element: str) -> Value:
-        """A conversion that keeps the lanes: trunc, zext, sext, fpext, bitcast, ..."""
-        if value.element == element:
+    def convert(self, operation: str, value: Value, element: str, lanes: int = 0) -> Value:
+        """A conversion (trunc, zext, sext, fpext, ...) that keeps the lanes; a bitcast may make
+        another number of them."""
+        if value.element == element and not lanes:
             return value
-        text = f"{operation} {value.typed} to {vector_type(element, value.lanes)}"
-        return self.make(element, value.lanes, text)
-
-    def reinterpret(self, value: Value, element: str, lanes: int) -> Value:
-        """The bits of a vector as another number of lanes."""
-        return self.make(element, lanes, f"bitcast {value.typed} to {vector_type(element, lanes)}")
+        count = lanes or value.lanes
+        text = f"{operation} {value.typed} to {vector_type(element, count)}"
+        return self.make(element, count, text)
 
     def call(self, name: str, element: str, lanes: int, *arguments: Value) -> Value:
         """An intrinsic or a function of the module."""
@@ -243,6 +232,16 @@ class Builder:
     def body(self) -> str:
         """All that was written, with the stack memory first."""
         return "\n".join(["entry:", *self._allocations, *self._lines])
+
+
+def when(builder: Builder, condition: Value, write: Callable[[], None]) -> None:
+    """Code that runs where a condition holds."""
+    inside, after = builder.fresh("when"), builder.fresh("after")
+    builder.branch(condition, inside, after)
+    builder.start(inside)
+    write()
+    builder.jump(after)
+    builder.start(after)
 
 
 def type_suffix(value: Value) -> str:
