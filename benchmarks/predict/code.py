@@ -17,23 +17,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from graft.target.machine import Machine
+from graft.target.machine import LINE_BYTES, Machine
 from graft.target.target import Target
 
 _ITERATIONS = 60
 
 # Whose scheduling model stands for a machine, and how many instructions it dispatches in a cycle.
 # LLVM (19) gives Ice Lake and Sapphire Rapids one 512-bit multiply-add a cycle, lets sums of theirs
-# and Alder Lake's wait for operands from memory, has none of Zen 5, Cortex-A76 and Apple's cores.
+# and Alder Lake's wait for operands from memory, has none of Cortex-A76 and Apple's cores. Zen 5's
+# is Zen 4's, which has units, loads and stores of half the width: see `_zen5`.
 _MODELS = {
     "icelake-server": ("skylake-avx512", 5),
     "sapphirerapids": ("skylake-avx512", 6),
     "alderlake": ("skylake", 6),
-    "znver5": ("skylake-avx512", 8),
+    "znver5": ("znver4", 8),
     "cortex-a76": ("neoverse-n1", 4),
     "apple-m1": ("neoverse-v2", 8),
 }
 _NEWEST, _OLDEST = 25, 14
+# Bytes of an instruction in kernels, by whether it is x86 and whether vectors are of 512 bits.
+_INSTRUCTION_BYTES = {(True, True): 7, (True, False): 6, (False, False): 4}
+_LABELS = r"(\.LBB|\.LCPI|\.LJTI)\d+_\d+"
+_UNFOLLOWED = ("call", "ret", "bl\t", "data16", "{", "lock")
 
 _LABEL = re.compile(r"^(\.LBB\d+_\d+|# %bb\.\d+|// %bb\.\d+):(?:\s*(?:#|//) %\"?([^\"\s]+)\"?)?")
 _FUNCTION = re.compile(r'^"?([A-Za-z_][\w.$]*)"?:')
@@ -44,16 +49,40 @@ _SPILL = re.compile(r"\(%rsp\).*%[xyz]mm|%[xyz]mm.*\(%rsp\)|\b[qv]\d+.*\[sp")
 # LLVM's Zen 4 has the arithmetic units broadcast what is loaded; the load units do (kernels of a
 # Zen 4 core were predicted at up to 1.5 times what they took). Its Zen 3, which that model was made
 # from, has the same class of instructions for it, and the cores' vector units are alike: it is
-# corrected likewise, which no Zen 3 has confirmed. Its Skylake has loads of whole vectors take two
-# operations; they are one, as this one is (uops.info).
-_BROADCAST_BY_LOADS = ("znver3", "znver4")
+# corrected likewise, which no Zen 3 has confirmed. Both have loads and stores of vectors share two
+# units, where the cores load two vectors and store one in a cycle (since Zen 2, as published; on a
+# Zen 5, 8 loads and 4 stores take 4.9 cycles, not 6): stores are only dispatched there, and
+# `_least_cycles` keeps to the machine's rate of them.
+_ZEN = ("znver3", "znver4", "znver5")
 _BROADCAST = re.compile(r"^vbroadcasts[sd]\t(.*\)), %[yz]mm(\d+)")
+_VECTOR_STORE = re.compile(r"^v?mov\w+\t%[xyz]mm\d+, .*\)(?: \{%k\d\})?$")
+# LLVM's Skylake has loads of whole vectors take two operations; they are one, as the one is that
+# stands for them (uops.info).
 _LOAD = re.compile(r"^v(?:broadcasts[sd]|movaps|movups)\t(.*\)), %zmm(\d+)")
 _VECTOR_X86 = re.compile(r"%[xyz]mm\d+")
-# Cores that store twice in a cycle what is no wider than 256 bits (measured on a Zen 5: 2.0 of 4
-# and of 32 bytes; uops.info for Intel's). Skylake's model, which stands for them, stores once.
+# Cores that store twice in a cycle what is no wider than 256 bits and goes to one line (measured on
+# a Zen 5: 2.0 of 4 bytes in a row, 1.0 of 4 bytes 64 apart; Intel's manual of Ice Lake has the same
+# condition). The models that stand for them store once.
 _TWO_NARROW_STORES = ("icelake-server", "sapphirerapids", "znver5")
-_NARROW_STORE = re.compile(r"^v?mov\w+\t%(?!zmm)[\w]+, .*\)$")
+_NARROW_STORE = re.compile(r"^v?mov\w+\t%(?!zmm)[\w]+, (-?\d*)(\(.*\))$")
+# What LLVM's Zen 4 gets wrong for a Zen 5 (measured there: independent instructions, and chains):
+# scalar multiply-adds take one unit of two in its model, 512-bit halves are extracted and elements
+# repeated once in a cycle instead of twice, and `vscalefps` takes 3 cycles instead of 6 and goes on
+# twice in a cycle instead of once. Others take their places that behave as measured.
+_ZEN5 = (
+    (re.compile(r"\{1to16\}"), "{1to8}"),
+    (re.compile(r"^(vf\w+)ss\t(.*\), |)(?=%)"), r"\1ps\t\2"),
+    (
+        re.compile(r"^vextract[fi]\d+(?:x\d)?\t\$\d+, %ymm(\d+), %[xy]mm(\d+)$"),
+        r"vaddps\t%ymm\1, %ymm\1, %ymm\2",
+    ),
+    (re.compile(r"^vinsert([fi])\d+x\d\t"), r"vinsert\g<1>128\t"),
+    (re.compile(r"^v(?:p?broadcast\w+)\t%xmm(\d+), %ymm(\d+)$"), r"vpermilps\t$0, %ymm\1, %ymm\2"),
+    (
+        re.compile(r"^vscalefps\t(.*), (%ymm\d+), (%ymm\d+)$"),
+        r"vmulps\t\1, \2, \3\nvmulps\t\3, \3, \3",
+    ),
+)
 
 
 @dataclass
@@ -116,6 +145,27 @@ def code_times(assembly: str, runs: Mapping[str, int], target: Target) -> list[P
     return [
         _time(piece, *summary, target) for piece, summary in zip(pieces, summaries, strict=True)
     ]
+
+
+def code_bytes(assembly: str, target: Target) -> dict[str, int]:
+    """About how many bytes of code each block has, by LLVM's name for it."""
+    size = _INSTRUCTION_BYTES[target.is_x86, target.vector_bits > 256]
+    sizes: dict[str, int] = {}
+    name = ""
+    for block in _blocks(assembly):
+        name = block.name or name  # one without a name is a part of the one before
+        sizes[name] = sizes.get(name, 0) + size * len(block.lines)
+    return sizes
+
+
+def block_cycles(times: Sequence[PieceTime], runs: Mapping[str, int]) -> dict[str, float]:
+    """Cycles of one run of each block."""
+    cycles: dict[str, float] = {}
+    for piece in times:
+        for name in piece.blocks:
+            share = piece.cycles / len(piece.blocks) / max(1, runs.get(name, 0))
+            cycles[name] = cycles.get(name, 0.0) + share
+    return cycles
 
 
 def _time(piece: Piece, taken: float, throughput: float, target: Target) -> PieceTime:
@@ -191,7 +241,29 @@ def _pieces(blocks: Sequence[AsmBlock], runs: Mapping[str, int]) -> Iterator[Pie
 
 
 def _counts(lines: Sequence[str], target: Target) -> Counts:
-    return sum((_count(line, target) for line in lines), Counts())
+    beside = _paired_stores(lines, target.machine)
+    return sum(
+        (_count(line, target) for number, line in enumerate(lines) if number not in beside),
+        Counts(),
+    )
+
+
+def _paired_stores(lines: Sequence[str], machine: Machine) -> set[int]:
+    """Stores that a core makes beside the one before, since both are narrow and in one line."""
+    paired: set[int] = set()
+    if machine.name not in _TWO_NARROW_STORES:
+        return paired
+    last = None
+    for number, line in enumerate(lines):
+        if not (store := _NARROW_STORE.match(line)):
+            continue
+        offset, register = int(store[1] or 0), store[2]
+        if last and last[1] == register and abs(offset - last[0]) < LINE_BYTES:
+            paired.add(number)
+            last = None
+        else:
+            last = offset, register
+    return paired
 
 
 def _count(line: str, target: Target) -> Counts:
@@ -210,10 +282,7 @@ def _count_x86(operation: str, operands: str, target: Target) -> Counts:
     memory = _MEMORY_X86.search(operands) is not None
     writes = memory and operands.rstrip().endswith(")") and "mov" in operation
     scale = share if width else 0.5
-    stored = scale
-    if width and width <= 256 and target.machine.name in _TWO_NARROW_STORES:
-        stored = 0.5
-    counts = Counts(loads=scale if memory and not writes else 0, stores=stored if writes else 0)
+    counts = Counts(loads=scale if memory and not writes else 0, stores=scale if writes else 0)
     if not width or "mov" in operation or "broadcast" in operation:
         return counts
     if "xor" in operation and len({name[1:] for name in vectors}) == 1:
@@ -266,24 +335,33 @@ def _summaries(pieces: Sequence[Sequence[str]], target: Target) -> list[tuple[fl
 
 
 def _plain(lines: Sequence[str], target: Target) -> Iterator[str]:
-    """Code without what llvm-mca cannot follow: calls and jumps to labels it does not see. Where
-    narrow stores go in pairs, one of each pair stands for both."""
-    is_second = False
-    for line in lines:
-        if target.machine.name in _TWO_NARROW_STORES and _NARROW_STORE.match(line):
-            is_second = not is_second
-            if not is_second:
-                continue
-        if target.machine.name in _BROADCAST_BY_LOADS:
+    """Code without what llvm-mca cannot follow: calls and jumps to labels it does not see. One of
+    two stores that go on side by side stands for both."""
+    name = target.machine.name
+    beside = _paired_stores(lines, target.machine)
+    for number, line in enumerate(lines):
+        if number in beside or line.startswith(_UNFOLLOWED):
+            continue
+        labels, number_instead = (r"\.L\w+", "64") if "(%rip)" in line else (_LABELS, "0")
+        line = re.sub(labels, number_instead, line)
+        if name == "znver5":
+            line = _zen5(line)
+        if name in _ZEN:
             line = _BROADCAST.sub(r"vmovups\t\1, %ymm\2", line)
-        elif _MODELS.get(target.machine.name, (target.machine.name,))[0] == "skylake-avx512":
+            line = _VECTOR_STORE.sub("nop", line)
+        elif _MODELS.get(name, (name,))[0] == "skylake-avx512":
             line = _LOAD.sub(r"vmovntdqa\t\1, %zmm\2", line)
-        if not line.startswith(("call", "ret", "bl\t", "data16", "{", "lock")):
-            yield (
-                re.sub(r"(\.LBB|\.LCPI|\.LJTI)\d+_\d+", "0", line)
-                if "(%rip)" not in line
-                else (re.sub(r"\.L\w+", "64", line))
-            )
+        yield line
+
+
+def _zen5(line: str) -> str:
+    """An instruction of Zen 5 as one of Zen 4, whose vectors of 256 bits take one unit as those of
+    512 bits do here, with the same latency in multiply-adds, loads and stores."""
+    if "%zmm" in line:
+        line = line.replace("%ymm", "%xmm").replace("%zmm", "%ymm")
+    for pattern, instead in _ZEN5:
+        line = pattern.sub(instead, line)
+    return line
 
 
 @cache

@@ -4,7 +4,11 @@
  * for, what prefetches and what stores ask for, and what is written back. Of what loads wait for,
  * it is noted which lines no prefetcher of the first cache foresees, since the instruction does not
  * go on in steps; of what loads and stores ask for, how much it was in each window of WINDOW runs
- * of the block, since transfers in bursts are not hidden by code that runs long before or after. */
+ * of the block, since transfers in bursts are not hidden by code that runs long before or after.
+ *
+ * Given the cycles of each block's runs, time goes on with them. What prefetches ask for queues up
+ * behind a level for as long as a core's buffers hold it; code waits for what is beyond. Code itself
+ * comes through the caches when a kernel is called: the first cache has forgotten it. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +16,8 @@
 #define LINE 6
 #define LEVELS 4
 #define LONGEST_STEP 32 /* lines that a prefetcher foresees a step of */
+#define IN_FLIGHT 48 /* lines that a core waits for at once beyond its second cache: machine.py */
+#define CODE (1ull << 48) /* the first line of all kernels' code, which no data lie at */
 
 typedef struct { uint64_t mask; int ways; uint64_t *lines; } level; /* line * 2 + written */
 typedef struct { int32_t size, written, posted, level; } access_kind;
@@ -25,13 +31,23 @@ static const access_kind *kinds;
 static stride *strides;
 static int64_t *runs; /* by block */
 static int64_t *waited, *posted, *stored, *scattered, *evicted; /* by block and level: lines */
+static int64_t *fetched; /* of code */
+
+typedef struct { int32_t kernel, is_first, line, lines; } code_of; /* a block's; lines of code */
+static const code_of *codes;
+static const double *line_cycles; /* by level */
+static const double *paces; /* cycles of a run, by block */
+static double *stalls; /* cycles by block and level */
+static int64_t *calls, *seen; /* of kernels, and the last call that a block ran in */
+static double now, queues[LEVELS];
 
 typedef struct { int64_t count, room; int32_t *lines; } bursts; /* lines by window and level */
 static bursts *windows;
 static int64_t blocks;
 
 void setup(int levels, const int64_t *sets, const int64_t *ways, const int64_t *first,
-           const access_kind *all, int64_t *run_counts, int64_t *lines, int64_t block_count) {
+           const access_kind *all, int64_t *run_counts, int64_t *lines, const code_of *code,
+           const double *cycles, const double *pace, double *stalled, int64_t block_count) {
     for (int i = 0; i < count; i++) free(caches[i].lines);
     for (int64_t n = 0; n < blocks; n++) free(windows[n].lines);
     windows = realloc(windows, (blocks = block_count) * sizeof *windows + 1);
@@ -46,7 +62,10 @@ void setup(int levels, const int64_t *sets, const int64_t *ways, const int64_t *
     first_access = first, kinds = all, runs = run_counts;
     waited = lines, posted = waited + blocks * LEVELS;
     stored = posted + blocks * LEVELS, scattered = stored + blocks * LEVELS;
-    evicted = scattered + blocks * LEVELS;
+    evicted = scattered + blocks * LEVELS, fetched = evicted + blocks * LEVELS;
+    codes = code, line_cycles = cycles, paces = pace, stalls = stalled;
+    free(calls), free(seen);
+    calls = calloc(blocks + 1, sizeof *calls), seen = calloc(blocks + 1, sizeof *seen);
     strides = realloc(strides, (first[blocks] + 1) * sizeof *strides);
     memset(strides, 0, (first[blocks] + 1) * sizeof *strides);
 }
@@ -107,10 +126,36 @@ static int is_foreseen(stride *one, uint64_t line) {
     return step == before && llabs(step) <= LONGEST_STEP;
 }
 
+/* Bring a block's code to the first cache where it runs for the first time in a call. */
+static void fetch(int32_t block, int64_t *freed) {
+    const code_of *code = codes + block;
+    calls[code->kernel] += code->is_first;
+    if (seen[block] == calls[code->kernel]) return;
+    seen[block] = calls[code->kernel];
+    for (int32_t n = 0; n < code->lines; n++)
+        use(1, CODE + code->line + n, 0, 0, fetched + block * LEVELS, freed);
+}
+
+/* Queue what prefetches have asked for behind each level, and wait where there is too much. */
+static void wait_for_queues(int32_t block, const int64_t *before) {
+    for (int i = 0; i < count; i++) {
+        int64_t lines = posted[block * LEVELS + i] - before[i];
+        if (!lines) continue;
+        double cycles = line_cycles[i];
+        queues[i] = (queues[i] > now ? queues[i] : now) + lines * cycles;
+        double late = queues[i] - now - IN_FLIGHT * cycles;
+        if (late > 0) stalls[block * LEVELS + i] += late, now += late;
+    }
+}
+
 void touch(int32_t block) {
     int64_t *loaded = waited + block * LEVELS, *written = stored + block * LEVELS;
-    int64_t *freed = evicted + block * LEVELS, before[LEVELS];
-    for (int i = 0; i < LEVELS; i++) before[i] = loaded[i] + written[i];
+    int64_t *freed = evicted + block * LEVELS, before[LEVELS], asked[LEVELS];
+    for (int i = 0; i < LEVELS; i++) {
+        before[i] = loaded[i] + written[i];
+        asked[i] = posted[block * LEVELS + i];
+    }
+    fetch(block, freed);
     for (int64_t n = first_access[block], slot = 0; n < first_access[block + 1]; n++, slot++) {
         uint64_t from = slots[slot] >> LINE, to = (slots[slot] + kinds[n].size - 1) >> LINE;
         int64_t *filled = kinds[n].posted ? posted + block * LEVELS : loaded;
@@ -120,5 +165,7 @@ void touch(int32_t block) {
             use(kinds[n].level, line, kinds[n].written, 0, filled, freed);
         if (!is_foreseen(strides + n, to)) scattered[block * LEVELS] += loaded[0] - misses;
     }
+    wait_for_queues(block, asked);
+    now += paces[block];
     note_burst(windows + block, runs[block]++, before, loaded, written);
 }

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,10 +23,10 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from graft.base.dtypes import Array
-from graft.target.machine import Machine
+from graft.target.machine import LINE_BYTES, Machine
 
 SOURCE = Path(__file__).with_name("traffic.c")
-LINE_BYTES, LEVELS, SLOTS = 64, 4, 4096
+LEVELS, SLOTS = 4, 4096
 WINDOW = 16  # runs of a block: a few hundred cycles or some thousands, as far as prefetchers look
 _LEAST_WAYS = 8
 _SHARERS = 2  # of a shared cache, where other cores work too
@@ -58,17 +58,20 @@ class Access:
 @dataclass(frozen=True)
 class Moved:
     """Bytes between each cache and what is below it: those that loads wait for, those that
-    prefetches and those that stores ask for, and those that are written back.
+    prefetches and those that stores ask for, those that are written back, and those of code.
 
     Of those that loads wait for, `scattered` come from places that the prefetcher of the first
     cache does not foresee; `bursts` has what loads and stores ask for by windows of a few of the
-    block's runs."""
+    block's runs. `stalls` are cycles by level in which code waits for what prefetches have asked
+    for."""
 
     waited: Sequence[int]
     posted: Sequence[int]
     stored: Sequence[int]
     scattered: Sequence[int]
     evicted: Sequence[int]
+    fetched: Sequence[int]
+    stalls: Sequence[float]
     bursts: Array
 
 
@@ -79,26 +82,42 @@ class Block:
     kernel: int
     name: str
     accesses: tuple[Access, ...]
+    is_first: bool  # of the kernel
 
 
 class Traffic:
     """Caches of a machine, and what the kernels of a program do to them."""
 
-    def __init__(self, texts: Sequence[str], machine: Machine, is_alone: bool = False) -> None:
-        """`is_alone` where no other core works meanwhile: shared caches are then the model's."""
+    def __init__(
+        self,
+        texts: Sequence[str],
+        machine: Machine,
+        line_cycles: Sequence[float],
+        code_bytes: Sequence[Mapping[str, int]],
+        is_alone: bool = False,
+    ) -> None:
+        """`line_cycles` has what a line from below each cache takes where many come, `code_bytes`
+        the sizes of each kernel's blocks. `is_alone` where no other core works meanwhile: shared
+        caches are then the model's."""
         self._library = _library()
         self._slots = ctypes.addressof(ctypes.c_uint64.in_dll(self._library, "slots"))
         self._touch = ctypes.cast(self._library.touch, ctypes.c_void_p).value or 0
         self.blocks: list[Block] = []
         self.objects = [self._instrumented(number, text) for number, text in enumerate(texts)]
         self._runs = np.zeros(len(self.blocks), np.int64)
-        self._lines = np.zeros((5, len(self.blocks), LEVELS), np.int64)
-        self._set_up(machine, 1 if is_alone else _SHARERS)
+        self._lines = np.zeros((6, len(self.blocks), LEVELS), np.int64)
+        self._stalls = np.zeros((len(self.blocks), LEVELS))
+        self._paces = np.zeros(len(self.blocks))
+        self._code_bytes = code_bytes
+        self._set_up(machine, line_cycles, 1 if is_alone else _SHARERS)
 
-    def clear(self) -> None:
-        """Count from nothing; what is in the caches stays there."""
+    def clear(self, cycles: Sequence[Mapping[str, float]]) -> None:
+        """Count from nothing; what is in the caches stays there. From now on each run of a kernel's
+        block takes so many `cycles`."""
+        self._paces[:] = [cycles[block.kernel].get(block.name, 0.0) for block in self.blocks]
         self._runs[:] = 0
         self._lines[:] = 0
+        self._stalls[:] = 0
         self._library.forget_bursts()
 
     def block_runs(self, kernel: int) -> dict[str, int]:
@@ -108,10 +127,10 @@ class Traffic:
 
     def bytes_below(self, kernel: int) -> dict[str, Moved]:
         """Bytes that moved by each block."""
-        moved = zip(self.blocks, *(self._lines * LINE_BYTES).tolist(), strict=True)
+        amounts = (*(self._lines * LINE_BYTES).tolist(), self._stalls.tolist())
         return {
             block.name: Moved(*kinds, self._bursts(number))
-            for number, (block, *kinds) in enumerate(moved)
+            for number, (block, *kinds) in enumerate(zip(self.blocks, *amounts, strict=True))
             if block.kernel == kernel
         }
 
@@ -122,7 +141,7 @@ class Traffic:
             return np.zeros((0, LEVELS), np.int64)
         return np.ctypeslib.as_array(lines, (count, LEVELS)).astype(np.int64) * LINE_BYTES
 
-    def _set_up(self, machine: Machine, sharers: int) -> None:
+    def _set_up(self, machine: Machine, line_cycles: Sequence[float], sharers: int) -> None:
         shapes = [_shape(cache.size // min(cache.shared_by, sharers)) for cache in machine.caches]
         firsts = np.cumsum([0, *(len(block.accesses) for block in self.blocks)])
         every = (access for block in self.blocks for access in block.accesses)
@@ -132,17 +151,30 @@ class Traffic:
             np.array([ways for _, ways in shapes], np.int64),
             firsts.astype(np.int64),
             np.array(kinds or [(0, 0, 0, 0)], np.int32),
+            np.array(list(self._codes()) or [(0, 0, 0, 0)], np.int32),
+            np.array(line_cycles, np.float64),
         ]
-        arrays = [*self._kept, self._runs, self._lines]
+        *before, codes, cycles = self._kept
+        counted = self._runs, self._lines
+        arrays = [*before, *counted, codes, cycles, self._paces, self._stalls]
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
         self._library.setup(len(shapes), *pointers, ctypes.c_int64(len(self.blocks)))
 
+    def _codes(self) -> Iterator[tuple[int, bool, int, int]]:
+        """Each block's kernel, whether it is the first one, and its lines of code."""
+        line = 0
+        for block in self.blocks:
+            lines = -(-self._code_bytes[block.kernel].get(block.name, 0) // LINE_BYTES)
+            yield block.kernel, block.is_first, line, lines
+            line += lines
+
     def _instrumented(self, kernel: int, text: str) -> bytes:
         lines: list[str] = []
-        name, accesses, body = "", [], False
+        name, accesses, body, is_first = "", [], False, False
         for line in text.splitlines():
             if line.startswith("define"):
                 body = not line.startswith("define internal")  # barriers and claims are no work
+                is_first = body
             elif body and line == "}":
                 body = False
             label = _LABEL.match(line) if body else None
@@ -156,8 +188,8 @@ class Traffic:
                     accesses.append(access)
                 elif _TERMINATOR.match(line):
                     lines_before.append(self._called(len(self.blocks)))
-                    self.blocks.append(Block(kernel, name, tuple(accesses)))
-                    name = ""
+                    self.blocks.append(Block(kernel, name, tuple(accesses), is_first))
+                    name, is_first = "", False
             lines += [*lines_before, line]
         return _host_object("\n".join(lines))
 

@@ -19,7 +19,7 @@ from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
-from graft.target.machine import KIB, MACHINES, CacheLevel
+from graft.target.machine import KIB, MACHINES, CacheLevel, Machine
 from graft.target.register_tile import RETRIED_LOADS, SCATTERED_LINES
 from graft.target.target import host_target, named_target
 
@@ -32,6 +32,7 @@ needs_mca = pytest.mark.skipif(
 )
 
 NOTHING = [0] * 4
+_IN_FLIGHT = 48  # as `traffic.c` has it
 ASSEMBLY = """\
 kernel:
 # %bb.0:                                # %entry
@@ -94,20 +95,72 @@ def test_load_units_broadcast(name: str, register: str) -> None:
 
 @needs_mca
 @pytest.mark.parametrize(
-    ("name", "register", "each"),
+    ("name", "register", "step", "each"),
     [
-        ("sapphirerapids", "xmm", 0.5),
-        ("sapphirerapids", "zmm", 1),
-        ("znver5", "ymm", 0.5),
-        ("skylake-avx512", "xmm", 1),
+        ("sapphirerapids", "xmm", 32, 0.5),
+        ("sapphirerapids", "xmm", 64, 1),
+        ("sapphirerapids", "zmm", 64, 1),
+        ("znver5", "ymm", 32, 0.5),
+        ("znver5", "ymm", 64, 1),
+        ("skylake-avx512", "xmm", 32, 1),
     ],
 )
-def test_narrow_stores(name: str, register: str, each: float) -> None:
-    """Newer cores store twice in a cycle what is no wider than half a line."""
-    stores = [f"\tvmovups\t%{register}0, {64 * n}(%rax)" for n in range(16)]
+def test_narrow_stores(name: str, register: str, step: int, each: float) -> None:
+    """Newer cores store twice in a cycle what is no wider than half a line, into the same line."""
+    stores = [f"\tvmovups\t%{register}0, {step * n}(%rax)" for n in range(16)]
     loop = "\n".join(["kernel:", *_LOOP, *stores, "\taddq\t$4, %rax", "\tjne\t.LBB0_1", ""])
     (piece,) = code_times(loop, {"inner": 100}, named_target(name))
     assert piece.cycles == pytest.approx(1600 * each, rel=0.1)
+
+
+def _cycles_of(lines: Sequence[str], name: str) -> float:
+    """Cycles of an iteration of a loop on a machine."""
+    loop = "\n".join(["kernel:", *_LOOP, *(f"\t{line}" for line in lines), "\tjne\t.LBB0_1", ""])
+    (piece,) = code_times(loop, {"inner": 100}, named_target(name))
+    return piece.cycles / 100
+
+
+@needs_mca
+@pytest.mark.parametrize(("name", "register"), [("znver3", "ymm"), ("znver5", "zmm")])
+def test_vectors_are_stored_beside_loads(name: str, register: str) -> None:
+    """Zen cores load two vectors and store one in a cycle."""
+    lines = [
+        line
+        for n in range(0, 8, 2)
+        for line in (
+            f"vmovups\t{64 * n}(%rax), %{register}{n}",
+            f"vmovups\t{64 * n + 64}(%rax), %{register}{n + 1}",
+            f"vmovups\t%{register}15, {64 * n}(%rbx)",
+        )
+    ]
+    assert _cycles_of(lines, name) == pytest.approx(4, rel=0.1)
+
+
+@needs_mca
+@pytest.mark.parametrize(
+    ("line", "independent", "chain"),
+    [
+        ("vfmadd231ps\t%zmm15, %zmm15, %zmm{}", 0.5, 4),
+        ("vfmadd213ss\t%xmm15, %xmm15, %xmm{}", 0.5, 4),
+        ("vmaxps\t%zmm15, %zmm{0}, %zmm{0}", 0.5, 2),
+        ("vscalefps\t%zmm15, %zmm{0}, %zmm{0}", 1, 6),
+        ("vbroadcastss\t%xmm15, %zmm{}", 0.5, 0.5),
+        ("vextractf64x4\t$1, %zmm15, %ymm{}", 0.5, 0.5),
+        ("vaddps\t(%rax){{1to16}}, %zmm15, %zmm{}", 0.5, 0.5),
+    ],
+)
+def test_instructions_of_zen5(line: str, independent: float, chain: float) -> None:
+    """Cycles as measured on such a core, each instruction for itself and behind the one before."""
+    apart, behind = ([line.format(n) for n in ns] for ns in (range(12), [0] * 12))
+    assert _cycles_of(apart, "znver5") / 12 == pytest.approx(independent, rel=0.15)
+    assert _cycles_of(behind, "znver5") / 12 == pytest.approx(chain, rel=0.15)
+
+
+@needs_mca
+def test_stores_of_chains_do_not_shorten_them() -> None:
+    """A sum that is stored takes as long as one that is not."""
+    total = "vaddps\t%ymm1, %ymm0, %ymm0"
+    assert _cycles_of([total, "vmovups\t%ymm0, (%rax)"], "znver3") == _cycles_of([total], "znver3")
 
 
 def test_instructions_by_kind() -> None:
@@ -119,6 +172,10 @@ def test_instructions_by_kind() -> None:
     assert count("vmovaps\t(%rax), %zmm0", zen) == Counts(loads=1)
     assert count("vmovaps\t%zmm0, (%rax)", zen) == Counts(stores=1)
     assert count("leaq\t(%rax,%rbx), %rcx", zen) == Counts()
+
+
+def _traffic(text: str, machine: Machine) -> Traffic:
+    return Traffic([text], machine, [1.0, 2.0, 8.0][: len(machine.caches)], [{}])
 
 
 def _sweep(size: int) -> str:
@@ -148,7 +205,7 @@ def test_simulated_caches(size: int, moved: int, run_object: Callable[[bytes, in
     small = replace(
         MACHINES["znver4"], caches=(CacheLevel(32 * KIB, 64), CacheLevel(512 * KIB, 32))
     )
-    traffic = Traffic([_sweep(size)], small)
+    traffic = _traffic(_sweep(size), small)
     memory = np.zeros(size + 64, np.uint8)
     run_object(traffic.objects[0], memory.ctypes.data + -memory.ctypes.data % 64)
     assert traffic.block_runs(0) == {"entry": 1, "loop": 2 * size // 64, "done": 1}
@@ -180,10 +237,12 @@ def _moved(
     stored: Sequence[int] = NOTHING,
     scattered: Sequence[int] = NOTHING,
     evicted: Sequence[int] = NOTHING,
+    fetched: Sequence[int] = NOTHING,
+    stalls: Sequence[float] = NOTHING,
     bursts: Array | None = None,
 ) -> Moved:
     whole = np.array([waited]) + stored if bursts is None else bursts
-    return Moved(waited, posted, stored, scattered, evicted, whole)
+    return Moved(waited, posted, stored, scattered, evicted, fetched, stalls, whole)
 
 
 def test_transfers_beside_code_and_after_it() -> None:
@@ -272,7 +331,7 @@ def test_lines_that_stores_ask_for_and_that_are_written_back(
     """Each line of an array that the first cache cannot hold comes once to be written, and goes."""
     size = 512 * KIB
     text = _sweep(size).replace("%v = load volatile i64, ptr %p", "store i64 1, ptr %p")
-    traffic = Traffic([text], MACHINES["icelake-server"])
+    traffic = _traffic(text, MACHINES["icelake-server"])
     memory = np.zeros(size + 64, np.uint8)
     run_object(traffic.objects[0], memory.ctypes.data + -memory.ctypes.data % 64)
     moved = traffic.bytes_below(0)["loop"]
@@ -291,11 +350,57 @@ def test_lines_that_a_prefetcher_foresees(run_object: Callable[[bytes, int], Non
     for step, share in ((1, 0), (64, 1)):
         text = _sweep(size).replace(f"urem i64 %i, {size // 64}", f"mul i64 %i, {step}")
         text = text.replace(f"%next, {2 * size // 64}", f"%next, {size // 64 // step}")
-        traffic = Traffic([text], MACHINES["icelake-server"])
+        traffic = _traffic(text, MACHINES["icelake-server"])
         run_object(traffic.objects[0], memory.ctypes.data + -memory.ctypes.data % 64)
         moved = traffic.bytes_below(0)["loop"]
         assert moved.waited[0] == size // step
         assert abs(moved.scattered[0] - share * moved.waited[0]) <= 2 * 64
+
+
+@needs_compiler
+@pytest.mark.parametrize(("pace", "stall"), [(10.0, 0), (5.0, 3)])
+def test_prefetches_queue_up(
+    pace: float, stall: float, run_object: Callable[[bytes, int], None]
+) -> None:
+    """Asked for faster than memory gives lines, all but those in flight are waited for, though
+    code that runs later would have time for them."""
+    lines, each = 1000, 8.0
+    size, asked = 64 * lines, "call void @llvm.prefetch.p0(ptr %p, i32 0, i32 2, i32 1)"
+    text = _sweep(size).replace("%v = load volatile i64, ptr %p", asked)
+    text = text.replace(f"%next, {2 * lines}", f"%next, {lines}")
+    text += "\ndeclare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+    traffic = _traffic(text, MACHINES["znver4"])
+    traffic.clear([{"loop": pace, "done": 1e6}])
+    memory = np.zeros(size + 64, np.uint8)
+    run_object(traffic.objects[0], memory.ctypes.data + -memory.ctypes.data % 64)
+    moved = traffic.bytes_below(0)["loop"]
+    assert moved.posted[:3] == [0, size, size]
+    expected = max(0.0, stall * lines - _IN_FLIGHT * each)
+    assert moved.stalls == [0, 0, pytest.approx(expected, abs=2 * each), 0]
+
+
+@needs_compiler
+def test_code_is_fetched_once_in_a_call(run_object: Callable[[bytes, int], None]) -> None:
+    """From memory at first, from the second cache afterwards."""
+    text = _sweep(4 * KIB)
+    traffic = Traffic([text], MACHINES["znver4"], [1.0, 2.0, 8.0], [{"loop": 640, "done": 7}])
+    memory = np.zeros(4 * KIB + 64, np.uint8)
+    address = memory.ctypes.data + -memory.ctypes.data % 64
+    run_object(traffic.objects[0], address)
+    assert traffic.bytes_below(0)["loop"].fetched == [0, 640, 640, 0]
+    assert traffic.bytes_below(0)["done"].fetched == [0, 64, 64, 0]
+    traffic.clear([{}])
+    run_object(traffic.objects[0], address)
+    assert not any(traffic.bytes_below(0)["loop"].fetched)
+
+
+def test_code_from_memory_is_waited_for() -> None:
+    piece = PieceTime(("loop",), 100.0, "loads", Counts(loads=200.0), 0)
+    zen = MACHINES["znver5"]
+    near, far = ({"loop": _moved(fetched=[0, 640, lines, 0])} for lines in (0, 640))
+    short, long = (predict._cycles([piece], one, zen) for one in (near, far))
+    assert short["loads"] == long["loads"] == 100
+    assert 0 < short["code"] < long["code"]
 
 
 def _layer() -> Graph:
