@@ -136,14 +136,15 @@ static void fetch(int32_t block, int64_t *freed) {
         use(1, CODE + code->line + n, 0, 0, fetched + block * LEVELS, freed);
 }
 
-/* Queue what prefetches have asked for behind each level, and wait where there is too much. */
+/* Queue what prefetches have asked for behind each level from the second cache on, and wait where
+ * there is more than goes on beside the block itself and is in flight then. */
 static void wait_for_queues(int32_t block, const int64_t *before) {
-    for (int i = 0; i < count; i++) {
+    for (int i = 1; i < count; i++) {
         int64_t lines = posted[block * LEVELS + i] - before[i];
         if (!lines) continue;
         double cycles = line_cycles[i];
         queues[i] = (queues[i] > now ? queues[i] : now) + lines * cycles;
-        double late = queues[i] - now - IN_FLIGHT * cycles;
+        double late = queues[i] - now - paces[block] - IN_FLIGHT * cycles;
         if (late > 0) stalls[block * LEVELS + i] += late, now += late;
     }
 }
