@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,14 +30,30 @@ from graft.backends.host.kernels.winograd_schedule import (
     WinogradSchedule,
     default_schedule,
 )
-from graft.backends.host.kernels.winograd_vectors import shared_sums
+from graft.backends.host.kernels.winograd_vectors import GridTransform, shared_sums, transformed
 from graft.base.dims import symbol
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Value
 from graft.ir.types import tensor
 from graft.llvm.compile import assembly
+from graft.loop.interpret import interpret
+from graft.loop.ir import (
+    Binary,
+    BinaryKind,
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Function,
+    Load,
+    Ramp,
+    Stmt,
+    Store,
+)
+from graft.loop.traverse import walk_all, walk_stmt
 from graft.target.target import host_target, named_target
 
 GENERATOR = np.random.default_rng(3)
@@ -501,6 +518,55 @@ def test_sums_that_share_parts(tile: int, taps: int, stride: int) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
         plain = int((matrix != 0).sum()) - len(matrix)
         assert sum(len(terms) - 1 for terms in shared.sums) <= plain
+
+
+def _transform(tile: int, registers: int) -> tuple[Function, Array]:
+    """The transform of two vectors of data with so many registers, and its matrix."""
+    down = transforms(tile, (3, 3)).down
+    ramp = Ramp(Const(0), 1, 8)
+
+    def grid(number: int) -> GridTransform:
+        def element(row: int, column: Expr) -> Expr:
+            return Load(data, (Const(number), Const(row), column, ramp))
+
+        def store(row: Expr, values: Sequence[Expr]) -> Stmt:
+            places = ((Const(number), row, Const(n), ramp) for n in range(len(values)))
+            return Block(tuple(map(Store, [result] * len(values), places, values)))
+
+        return GridTransform(f"grid{number}", 8, down.data, down.data, element, store)
+
+    extents = tuple(map(Const, (2, down.side, down.side, 8)))
+    data, result = (Buffer(name, DType.FLOAT32, extents) for name in ("data", "result"))
+    body = transformed([grid(0), grid(1)], registers)
+    return Function("transform", (data, result), body), down.data
+
+
+@pytest.mark.parametrize(("tile", "registers", "loops"), [(4, 16, 2), (4, 32, 0), (2, 16, 0)])
+def test_transforms_are_loops_where_registers_are_few(
+    tile: int, registers: int, loops: int
+) -> None:
+    """A column at a time where two of them and the factors have no room."""
+    function, matrix = _transform(tile, registers)
+    assert sum(isinstance(one, For) for one in walk_stmt(function.body)) == loops
+    side = len(matrix)
+    data = GENERATOR.standard_normal((2, side, side, 8)).astype(np.float32)
+    result = np.zeros_like(data)
+    interpret(function, {"data": data, "result": result})
+    expected = np.einsum("ij,njkl,mk->niml", matrix, data.astype(np.float64), matrix)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_do_not_begin_with_a_subtraction() -> None:
+    """-a + f * b is one instruction, f * b - a."""
+    function, _ = _transform(4, 32)
+    negated = [
+        one
+        for one in walk_all(function.body)
+        if isinstance(one, Binary)
+        and one.kind is BinaryKind.SUBTRACT
+        and one.left == Const(0.0, DType.FLOAT32, 8)
+    ]
+    assert not negated
 
 
 def test_too_narrow_a_halo_is_refused() -> None:

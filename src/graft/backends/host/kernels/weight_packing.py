@@ -18,7 +18,7 @@ from graft.backends.host.coordinates import minus, modulo, over, plus, times
 from graft.backends.host.kernels.conv_plan import TRANSPOSED, Channels
 from graft.backends.host.kernels.image import shared
 from graft.backends.host.kernels.winograd_matrices import Transforms
-from graft.backends.host.kernels.winograd_vectors import GridTransform, operations
+from graft.backends.host.kernels.winograd_vectors import GridTransform, operations, straight
 from graft.backends.host.storage import index
 from graft.ir.graph import Node
 from graft.loop.ir import (
@@ -204,12 +204,12 @@ class TransformedWeights:
         down, across = self.matrices.down, self.matrices.across
         ramp = Ramp(Const(first), 1, self.lanes)
 
-        def element(row: int, column: int) -> Expr:
+        def element(row: int, column: Expr) -> Expr:
             return Load(taps, (*index(row, column), ramp))
 
-        def store(row: int, values: Sequence[Expr]) -> Stmt:
+        def store(row: Expr, values: Sequence[Expr]) -> Stmt:
             points = (
-                index(column, row) if self.is_half else index(row * across.side + column)
+                index(column, row) if self.is_half else index(plus(times(row, across.side), column))
                 for column in range(across.side)
             )
             pairs = zip(points, values, strict=True)
@@ -218,7 +218,8 @@ class TransformedWeights:
             )
 
         matrix = np.eye(down.taps) if self.is_half else down.weight
-        return GridTransform(f"w{first}_", self.lanes, matrix, across.weight).body(element, store)
+        grid = GridTransform(f"w{first}_", self.lanes, matrix, across.weight, element, store)
+        return straight(grid)
 
 
 def packing_cycles(

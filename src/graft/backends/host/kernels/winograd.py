@@ -43,7 +43,7 @@ from graft.backends.host.kernels.winograd_schedule import (
     WinogradSchedule,
     default_schedule,
 )
-from graft.backends.host.kernels.winograd_vectors import GridTransform
+from graft.backends.host.kernels.winograd_vectors import GridTransform, transformed
 from graft.backends.host.kernels.winograd_weights import PanelUse, weights_for
 from graft.backends.host.storage import covers
 from graft.base.dtypes import Array, DType
@@ -157,16 +157,16 @@ class Steps:
         left = over(plus(minus(extent, start), self.dilation - 1), self.dilation)
         return Binary(BinaryKind.MINIMUM, Const(self.out), left)
 
-    def read(self, start: Expr, number: int, offset: int) -> Expr:
+    def read(self, start: Expr, number: Expr, offset: int) -> Expr:
         """A pixel of that tile's data."""
-        return plus(times(start, self.stride), offset + number * self.dilation)
+        return plus(times(start, self.stride), plus(times(number, self.dilation), offset))
 
-    def guarded(self, body: Stmt, start: Expr, number: int, extent: Expr) -> Stmt:
+    def guarded(self, body: Stmt, start: Expr, number: Expr, extent: Expr) -> Stmt:
         """The body where that pixel of a tile is within the image; the first one always is."""
         span = self.out * self.dilation
-        if number == 0 or (isinstance(extent, Const) and int(extent.value) % span == 0):
+        if number == Const(0) or (isinstance(extent, Const) and int(extent.value) % span == 0):
             return body
-        return If(Compare(CompareKind.LESS, self.pixel(start, Const(number)), extent), body)
+        return If(Compare(CompareKind.LESS, self.pixel(start, number), extent), body)
 
 
 class _Writer(ImageWriter):
@@ -215,7 +215,8 @@ class _Writer(ImageWriter):
         self.asks_before_stores = target.machine.asks_before_stores
         self.asks_for_inputs = not target.machine.fills_beside_loads
         sums = self.schedule.vectors * self.schedule.split
-        self.most = most_pixels(target.vector_registers, sums)
+        self.registers = target.vector_registers
+        self.most = most_pixels(self.registers, sums)
         extents = Const(points), Const(self.schedule.chunk)
         words = vector_lanes(target, self.dtype, self.data.block // self.together)
         self.data_lanes = words * self.together
@@ -300,13 +301,17 @@ class _Writer(ImageWriter):
         def transform(batch: Expr, row: Expr, column: Expr) -> Stmt:
             vectors = range(0, size, self.data_lanes)
             at = (batch, block, row, column)
-            body = Block(tuple(self.transformed_tile(tile, at, first) for first in vectors))
-            return For(block, Const(0), Const(self.data.blocks), body)
+            parts = [self.transformed_tile(tile, at, first) for first in vectors]
+            ask = [one for asked, _ in parts for one in asked]
+            body = transformed([grid for _, grid in parts], self.registers)
+            return For(block, Const(0), Const(self.data.blocks), Block((*ask, body)))
 
         return For(tile, Const(0), count, self.located(tile, "_in", transform))
 
-    def transformed_tile(self, tile: Expr, at: tuple[Expr, Expr, Expr, Expr], first: int) -> Stmt:
-        """One vector of channels of one tile."""
+    def transformed_tile(
+        self, tile: Expr, at: tuple[Expr, Expr, Expr, Expr], first: int
+    ) -> tuple[list[Stmt], GridTransform]:
+        """One vector of channels of one tile, and what it asks for before."""
         batch, block, row, column = at
         lanes, padding, together = self.data_lanes, self.anchor.attrs.padding, self.together
         down, across = self.matrices.down, self.matrices.across
@@ -315,35 +320,36 @@ class _Writer(ImageWriter):
         start = plus(times(block, self.data.block // together), first // together)
         channel = Ramp(start, 1, lanes // together)
 
-        def place(i: int, j: int) -> tuple[Expr, ...]:
-            pixel = self.vertical.read(row, i, top), self.horizontal.read(column, j, left)
+        def place(i: int, j: Expr) -> tuple[Expr, ...]:
+            pixel = self.vertical.read(row, Const(i), top), self.horizontal.read(column, j, left)
             return batch, block, *pixel
 
-        def pixel(i: int, j: int) -> Expr:
+        def pixel(i: int, j: Expr) -> Expr:
             found = Load(self.source, (*place(i, j), ramp))
             return found if together == 1 else Cast(self.narrow, found)
 
-        def store(i: int, values: Sequence[Expr]) -> Stmt:
+        def store(i: Expr, values: Sequence[Expr]) -> Stmt:
             stores: list[Stmt] = []
-            for point, value in enumerate(values, i * across.side):
+            for number, value in enumerate(values):
+                point = plus(times(i, across.side), number)
                 word = value if together == 1 else Call("join2", (value,), self.dtype)
-                stores.append(Store(self.inputs, (Const(point), tile, channel), word))
+                stores.append(Store(self.inputs, (point, tile, channel), word))
                 if self.asks_before_stores:  # for the next vector's
-                    following = (Const(point), tile, plus(start, channel.lanes))
+                    following = (point, tile, plus(start, channel.lanes))
                     stores.append(Prefetch(self.inputs, following))
             return Block(tuple(stores))
 
         matrices = down.data, across.data
-        transform = GridTransform(f"in{first}", lanes, *matrices, self.narrow).body(pixel, store)
+        grid = GridTransform(f"in{first}", lanes, *matrices, pixel, store, self.narrow)
         if not self.asks_for_inputs or self.data.blocks == 1:
-            return transform
+            return [], grid
         # Between two tiles of a block are those of the others: no prefetcher sees how it goes on.
         columns = range(across.side, across.side + across.out * across.stride)
-        ask = [
-            Prefetch(self.source, (*place(i, j), Const(first)))
+        ask: list[Stmt] = [
+            Prefetch(self.source, (*place(i, Const(j)), Const(first)))
             for i, j in product(range(down.side), columns)
         ]
-        return Block((*ask, transform))
+        return ask, grid
 
     def products(self, count: Expr) -> Stmt:
         """For one slab of the result, the matrix products over the channels."""
@@ -454,22 +460,24 @@ class _Writer(ImageWriter):
         lanes, down, across = self.lanes, self.matrices.down, self.matrices.across
         ramp = Ramp(plus(times(self.part, self.result.block), first), 1, lanes)
 
-        def product(i: int, j: int) -> Expr:
-            return Load(self.sums, (Const(i * across.side + j), tile, ramp))
+        def product(i: int, j: Expr) -> Expr:
+            return Load(self.sums, (plus(j, i * across.side), tile, ramp))
 
-        def store(i: int, values: Sequence[Expr]) -> Stmt:
+        def store(i: Expr, values: Sequence[Expr]) -> Stmt:
             if self.finishes_apart:
-                points = (Const(i * across.out + j) for j in range(across.out))
+                points = (plus(times(i, across.out), j) for j in range(across.out))
                 pairs = zip(points, values, strict=True)
                 return Block(tuple(Store(self.sums, (at, tile, ramp), one) for at, one in pairs))
-            pixels = self.pixels_of_line(values, (batch, row, column), Const(i), first)
+            pixels = self.pixels_of_line(values, (batch, row, column), i, first)
             pixels = [
-                self.horizontal.guarded(one, column, j, self.width) for j, one in enumerate(pixels)
+                self.horizontal.guarded(one, column, Const(j), self.width)
+                for j, one in enumerate(pixels)
             ]
             return self.vertical.guarded(Block(tuple(pixels)), row, i, self.height)
 
         matrices = down.result, across.result
-        transform = GridTransform(f"out{first}", lanes, *matrices, self.dtype).body(product, store)
+        grid = GridTransform(f"out{first}", lanes, *matrices, product, store, self.dtype)
+        transform = transformed((grid,), self.registers)
         if not self.finishes_apart:
             return transform
         ask = self.ask_for_sums(plus(tile, 1), first)
@@ -491,7 +499,8 @@ class _Writer(ImageWriter):
         if not isinstance(inside, Const):
             pixels = self.pixels_of_line(values, origin, line, first)
             some = (
-                self.horizontal.guarded(one, column, j, self.width) for j, one in enumerate(pixels)
+                self.horizontal.guarded(one, column, Const(j), self.width)
+                for j, one in enumerate(pixels)
             )
             is_whole = Compare(CompareKind.EQUAL, inside, Const(width))
             body = If(is_whole, body, Block(tuple(some)))
