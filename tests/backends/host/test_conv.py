@@ -259,6 +259,45 @@ def test_sums_of_pairs_of_inputs(
     check(_case(shape, weight, after=after, **attrs), conv2d, threads=2)
 
 
+def test_tiles_are_parts_of_several_rows_where_a_row_has_too_few_sums() -> None:
+    """Seven pixels are four and three in two vectors of sixteen registers, six or eight sums where
+    two units ask for eight; 32 registers have room for a whole row of them."""
+    short = ConvExtents(512, (1, 1), 7, 7, 256, 1)
+    zen = conv_schedule.choose_schedule(named_target("znver3"), 8, short)
+    assert (zen.vectors, zen.rows, zen.columns) == (2, 3, 2)
+    xeon = conv_schedule.choose_schedule(named_target("icelake-server"), 16, short)
+    assert xeon.columns == 7
+    wide = conv_schedule.choose_schedule(named_target("znver3"), 8, replace(short, columns=14))
+    assert wide.rows == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("shape", "weight", "attrs"),
+    [
+        ((1, 32, 7, 7), (32, 32, 1, 1), {}),
+        ((2, 32, 7, 8), (32, 32, 3, 3), {"padding": (1, 1, 1, 1)}),
+        ((1, 32, 9, 14), (48, 32, 3, 3), {"padding": (1, 1, 1, 1), "strides": (2, 2)}),
+    ],
+)
+def test_parts_of_several_rows(
+    shape: tuple[int, int, int, int],
+    weight: tuple[int, int, int, int],
+    attrs: dict[str, Any],
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def parts(target: Target, lanes: int, extents: ConvExtents) -> ConvSchedule:
+        return replace(conv_schedule.choose_schedule(target, lanes, extents), rows=2, columns=3)
+
+    monkeypatch.setattr(conv, "choose_schedule", parts)
+
+    def after(g: Builder, value: Value) -> Value:
+        return g("nn.relu", g("add", value, g.input("r", value.type)))
+
+    check(_case(shape, weight, after=after, **attrs), conv2d, threads)
+
+
 def test_sums_are_split_where_loads_bound_tiles_of_one_vector() -> None:
     """A Xeon's loads do, an Arm core multiplies by lanes; two vectors share each element."""
     narrow = ConvExtents(32, (1, 1), 112, 112, 1, 1, may_split=True)

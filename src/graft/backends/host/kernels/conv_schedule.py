@@ -142,7 +142,9 @@ def segments_of(jobs: int, most: int | None, is_blocked: bool) -> int:
 
 
 def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[_Tile]:
-    """All tiles worth a thought."""
+    """All tiles worth a thought: of one row, or of several whole ones. Where parts of a row have
+    fewer sums than the multiply-adds need, of several rows' parts, too."""
+    needed = target.machine.with_vectors(32 * lanes).accumulators
     for vectors in range(1, min(_MOST_VECTORS, extents.vectors) + 1):
         if vectors % extents.per_block and extents.per_block % vectors:
             continue
@@ -150,9 +152,11 @@ def _tiles(target: Target, lanes: int, extents: ConvExtents) -> Iterator[_Tile]:
             continue
         for split in sums_of_channel(target, vectors, extents.may_split):
             most = most_pixels(target.vector_registers, vectors * split)
+            least = min(width for width, _ in balanced(extents.columns, most))
+            is_short = least * vectors * split < needed
             for rows in range(1, min(most, extents.rows, extents.tile_rows or most) + 1):
                 columns = min(extents.columns, most // rows)
-                if rows == 1 or columns == extents.columns:
+                if rows == 1 or columns == extents.columns or is_short:
                     yield vectors, rows, columns, 0, split
                     taps = extents.taps[0] * extents.taps[1]
                     block = depth_block(target, lanes * vectors * taps, extents.depth, extents.unit)
