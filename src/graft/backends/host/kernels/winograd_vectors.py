@@ -125,7 +125,7 @@ def _is_crowded(matrix: Array, registers: int) -> bool:
     """Whether the operands of two products and the factors have too few registers."""
     sums = shared_sums(matrix).sums
     factors = {abs(factor) for terms in sums for factor, _ in terms} - {1.0}
-    return 2 * matrix.shape[1] + len(factors) > registers
+    return 2 * int(matrix.shape[1]) + len(factors) > registers
 
 
 def straight(grid: GridTransform) -> Stmt:
