@@ -4,7 +4,8 @@ Data [batch, channels, height, width], an offset (down, then right) for every el
 window, the weight [outputs, channels / groups, ...] and optionally a factor (mask) per element
 enter; [batch, outputs, ...] leaves. Positions between elements are interpolated bilinearly, with
 zeros all around the data. `nn.deformable_windows` gives what the windows read, from which a
-convolution of single pixels makes the same results.
+convolution of single pixels makes the same results: per group of channels, the elements of a window
+one after the other, with the channels of the group innermost, since they are interpolated alike.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class DeformableConvAttrs(ConvAttrs):
 @dataclass(frozen=True, slots=True)
 class DeformableWindowsAttrs(WindowAttrs):
     kernel_size: Ints = ()
+    groups: int = 1
     deformable_groups: int = 1
 
 
@@ -86,6 +88,7 @@ def _windows_type(
     dtype = same_dtype(data, offset, mask)
     require(dtype.is_float, f"wants floating-point operands, not {dtype}")
     batch, channels, counts = _check_sampling(attrs, attrs.kernel_size, data, offset, mask)
+    check_groups(attrs.groups, channels=channels)
     return TensorType(dtype, (batch, channels * product(attrs.kernel_size), *counts))
 
 
@@ -196,8 +199,13 @@ def _deformable_conv(
 def _deformable_windows(
     attrs: DeformableWindowsAttrs, data: Array, offset: Array, mask: Array | None
 ) -> Array:
-    """What a deformable convolution reads: channels times the elements of a window as channels."""
-    return _sampled(attrs, attrs.kernel_size, data, offset, mask).astype(data.dtype, copy=False)
+    """What a deformable convolution reads: the elements of a window times channels as channels."""
+    samples = _sampled(attrs, attrs.kernel_size, data, offset, mask)
+    area = math.prod(attrs.kernel_size)
+    inside = data.shape[1] // attrs.groups
+    parts = samples.reshape(data.shape[0], attrs.groups, inside, area, *samples.shape[2:])
+    result: Array = np.moveaxis(parts, 3, 2).reshape(samples.shape)
+    return result.astype(data.dtype, copy=False)
 
 
 def _sampled(
@@ -260,15 +268,18 @@ def _express_deformable_conv2d(
 def _express_deformable_windows(
     attrs: Any, out: te.Out, data: Tensor, offset: Tensor, mask: Tensor | None
 ) -> te.Results:
-    """The samples, with the elements of a window innermost among the channels."""
+    """The samples, with the channels of a group innermost."""
     if 0 in te.sizes(data)[2:]:
         return te.Unexpressed("there is nothing to sample in an empty image")
-    te.numbers(te.sizes(data)[1:2], "the channels")
-    area, dtype = math.prod(attrs.kernel_size), out.dtype
+    (count,) = te.numbers(te.sizes(data)[1:2], "the channels")
+    area, inside = math.prod(attrs.kernel_size), max(count // attrs.groups, 1)
     sample = _sample(attrs, out.name, (data, offset, mask), attrs.kernel_size, out.shape)
-    return out.of(
-        lambda image, entry, *at: cast(dtype, sample(image, entry // area, entry % area, *at))
-    )
+
+    def element(image: Term, entry: Term, *at: Term) -> Term:
+        channel = entry // (area * inside) * inside + entry % inside
+        return cast(out.dtype, sample(image, channel, entry // inside % area, *at))
+
+    return out.of(element)
 
 
 _Extents = tuple[AnyDim, ...]

@@ -104,7 +104,7 @@ def run(
             storage = case.stores[argument]
             result = storage.pack(np.zeros(storage.shape, storage.dtype.numpy))
             result[...] = np.nan if storage.dtype.is_float else 93
-            buffers[parameter.name] = result
+            buffers[parameter.name] = _as(parameter, result)
     code(buffers, threads)
     assert result is not None
     return result

@@ -97,6 +97,7 @@ def _scattered() -> list[Case]:
             f32(1, 16, 3, 4),
             f32(1, 8, 3, 4),
             kernel_size=(2, 2),
+            groups=2,
             deformable_groups=2,
             strides=(2, 2),
             padding=(0, 1, 1, 1),

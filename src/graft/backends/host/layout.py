@@ -26,6 +26,7 @@ from graft.backends.host.kernels.conv_plan import (
     unfit_extents,
     weight_shape,
 )
+from graft.backends.host.kernels.deformable import SAMPLED_HALO, WINDOWS
 from graft.backends.host.kernels.integer_weights import zero_point_of
 from graft.backends.host.layout_search import (
     LayoutCandidate,
@@ -295,11 +296,15 @@ def blocked_stores(group: Group, block: int) -> dict[Value, Storage]:
 
 
 def _halos(groups: Sequence[Group]) -> dict[Value, _Border]:
-    """Per image, the widest padding on each side among the convolutions that read it.
+    """Per image, the widest padding on each side among the convolutions that read it, and what
+    interpolation reads beside it.
 
     Where they do not agree on what stands for zero, the first one that needs any decides."""
     borders: dict[Value, _Border] = {}
     for group in groups:
+        if group.node.op.name == WINDOWS:
+            data = group.outer(group.node.args[0])
+            borders[data] = _Border(_wider(borders.get(data, _Border()).halo, SAMPLED_HALO))
         conv = group.first_anchor
         if conv is None or conv.op.name not in CONVOLUTIONS:
             continue

@@ -13,6 +13,7 @@ from graft.backends.host.kernels.attention_bytes import attention_bytes
 from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.block_dense import block_dense
 from graft.backends.host.kernels.conv import conv2d
+from graft.backends.host.kernels.deformable import blocked_windows, windows
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
 from graft.backends.host.kernels.depthwise_bytes import depthwise_bytes
@@ -50,6 +51,7 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
     *(inverted_residual, expand_depthwise, depthwise_project),
     *(winograd, conv2d, depthwise_bytes, depthwise_conv2d, pool2d),
     *(image_reduce, channel_norm, image_pointwise, image_concat, image_resize, image_movement),
+    *(blocked_windows, windows),
     *(dense, block_dense, batch_matmul, attention, attention_bytes),
     *(determinant, distinct, forest, fourier, linear_attention, max_unpool, nonzero, recurrence),
     *(roi_align, scatter, sizes, suppression, topk, totals),

@@ -55,7 +55,7 @@ class Writer(Parameters):
         return self._append_flat(f"r{number}", self.stores[value], value)
 
     def _append_flat(self, name: str, storage: Storage, argument: Value | Array) -> Buffer:
-        count = self.extents.expr(product(storage.shape))
+        count = self.extents.expr(product(storage.extents))
         buffer = Buffer(name, storage.dtype, (count,), alignment=storage.alignment)
         self.buffers.append(buffer)
         self.arguments.append(argument)

@@ -40,6 +40,7 @@ def windows_and_sums(site: Site) -> Replacement:
         "strides": attrs.strides,
         "padding": attrs.padding,
         "dilation": attrs.dilation,
+        "groups": attrs.groups,
         "deformable_groups": attrs.deformable_groups,
         "kernel_size": extents[2:],
     }
@@ -56,13 +57,15 @@ def _sampled(site: Site) -> list[Value | None]:
 
 
 def _matrix(site: Site, weight: Value, dtype: DType) -> Value:
-    """The weight with the elements of a window as channels."""
+    """The weight with the elements of a window times channels as channels."""
     array = site.array(weight)
     outputs, *rest = (dim for dim in weight.tensor.shape or () if isinstance(dim, int))
-    shape = (outputs, int(np.prod(rest)), 1, 1)
+    shape, axes = (outputs, int(np.prod(rest)), 1, 1), (0, 2, 3, 1)
     if array is not None:
-        return site.constant(array.reshape(shape).astype(dtype.numpy, copy=False))
-    return site.emit("reshape", _cast(site, weight, dtype), shape=shape)
+        matrix = array.transpose(axes).reshape(shape)
+        return site.constant(matrix.astype(dtype.numpy, copy=False))
+    moved = site.emit("transpose", _cast(site, weight, dtype), axes=axes)
+    return site.emit("reshape", moved, shape=shape)
 
 
 def _cast(site: Site, value: Value, dtype: DType) -> Value:
