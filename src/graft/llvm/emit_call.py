@@ -49,6 +49,12 @@ def _add_pairs(builder: Builder, first: Value, second: Value) -> Value:
     return builder.binary("fadd", *summands)
 
 
+def _zipped(builder: Builder, first: Value, second: Value, start: int) -> Value:
+    """Lanes of both from some lane on by turns, as many as one of them has."""
+    order = [start + lane // 2 + lane % 2 * first.lanes for lane in range(first.lanes)]
+    return builder.shuffle(first, second, order)
+
+
 def _to_tf32(builder: Builder, value: Value) -> Value:
     """Half a unit of the last bit that is kept, added to the magnitude; the others cut off."""
     number = Number(builder, value)
@@ -62,6 +68,8 @@ _FLOATS: dict[str, Callable[..., Value]] = {
     "fma": fused,
     "dot2": brain_dot2,
     "add_pairs": _add_pairs,
+    "zip_low": lambda builder, x, y: _zipped(builder, x, y, 0),
+    "zip_high": lambda builder, x, y: _zipped(builder, x, y, x.lanes // 2),
     "floor": lambda builder, x: rounded(builder, "floor", x),
     "ceil": lambda builder, x: rounded(builder, "ceil", x),
     "round": lambda builder, x: rounded(builder, "roundeven", x),

@@ -97,6 +97,11 @@ def _add_pairs(first: Any, second: Any) -> Any:
     return np.ascontiguousarray(pairs.sum(axis=-1).T).reshape(-1)
 
 
+def _interleaved(first: Any, second: Any) -> Any:
+    """Lanes of the first vector and of the second by turns: twice as many."""
+    return np.stack([first, second], axis=-1).reshape(-1)
+
+
 def _dot2(left: Any, right: Any, addend: Any) -> Any:
     """Per lane of float32, whose bits are two bfloat16, their dot product, accumulated; the same of
     the two int16 of an int32, which wraps around."""
@@ -163,6 +168,9 @@ INTRINSICS: dict[str, Intrinsic] = {
     "dot2": Intrinsic(3, _dot2, integers=True),
     "join2": Intrinsic(1, _join2, to=DType.INT32, across=True, integers=True),
     "add_pairs": Intrinsic(2, _add_pairs, across=True),
+    # Lanes of two vectors by turns: those of their lower halves, and of their upper ones.
+    "zip_low": Intrinsic(2, lambda x, y: _interleaved(x, y)[: len(x)], across=True),
+    "zip_high": Intrinsic(2, lambda x, y: _interleaved(x, y)[len(x) :], across=True),
     "clz": Intrinsic(1, _leading_zeros, integers=True),
     "popcount": Intrinsic(1, _bit_count, integers=True),
     "reduce_add": Intrinsic(1, lambda x: np.add.reduce(x), reduces=True, integers=True),

@@ -15,7 +15,7 @@ from graft.base.errors import InternalError
 from graft.llvm import load
 from graft.llvm.compile import object_code
 from graft.loop.interpret import interpret
-from graft.target.target import host_target
+from graft.target.target import host_target, named_target
 
 PLAIN = (0, 0, 0, 0)
 CASES = [
@@ -29,6 +29,10 @@ CASES = [
     ((1, 16, 7, 9), 16, 16),
     ((2, 32, 1, 1), 0, 16),
     ((2, 32, 1, 1), 16, 0),
+    ((2, 32, 3, 8), 0, 8),
+    ((1, 48, 3, 37), 16, 0),
+    ((2, 16, 2, 70), 0, 16),
+    ((1, 48, 2, 33), 24, 0),
     ((2, 12, 3, 5), 1, 4),
     ((2, 12, 3, 5), 3, 4),
     ((2, 12, 3, 5), 6, 1),
@@ -43,7 +47,7 @@ def test_copies(shape: tuple[int, ...], one: int, other: int, threads: int, dtyp
     source = Storage(dtype, shape, one, (1, 0, 2, 1) if one else PLAIN)
     target = Storage(dtype, shape, other, (0, 3, 1, 2) if other else PLAIN)
     data = np.random.default_rng(0).standard_normal(shape).astype(dtype.numpy)
-    function = relayout(source, target, Extents())
+    function = relayout(source, target, Extents(), host_target())
     wanted, found = target.pack(data), target.pack(data)
     found[...] = np.nan
     code = load.load(function, object_code(function, host_target()))
@@ -52,6 +56,23 @@ def test_copies(shape: tuple[int, ...], one: int, other: int, threads: int, dtyp
     found[...] = np.nan
     interpret(function, {"source": source.pack(data), "target": found}, threads)
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("machine", ["host", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("shape", [(2, 20, 3, 37), (1, 3, 2, 16), (1, 33, 1, 9)])
+def test_last_block_is_not_full(shape: tuple[int, ...], machine: str) -> None:
+    """Squares of channels and pixels, some of whose channels are not there."""
+    rows, blocks = Storage(DType.FLOAT32, shape), Storage(DType.FLOAT32, shape, 16, (1, 0, 2, 1))
+    data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    target = named_target(machine)
+    for source, result in ((rows, blocks), (blocks, rows)):
+        function = relayout(source, result, Extents(), target)
+        wanted, found = result.pack(data), result.pack(np.zeros_like(data))
+        code = load.load(function, object_code(function, target))
+        code({"source": source.pack(data), "target": found}, 2)
+        for channel in range(shape[1]):
+            at = (slice(None), channel // 16, ..., channel % 16) if result.block else (0, channel)
+            np.testing.assert_array_equal(found[at], wanted[at])
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -66,7 +87,7 @@ def test_bytes_become_words(
     limits = np.iinfo(dtype.numpy)
     draw = np.random.default_rng(0)
     data = draw.integers(limits.min, limits.max, shape, dtype.numpy, endpoint=True)
-    function = relayout(source, target, Extents())
+    function = relayout(source, target, Extents(), host_target())
     wanted, found = target.pack(data), target.pack(data)
     top, left = halo[:2]
     code = load.load(function, object_code(function, host_target()))
@@ -99,7 +120,7 @@ def test_copies_of_bytes(shape: tuple[int, ...], threads: int, dtype: DType) -> 
 def test_storages_of_two_tensors_are_a_mistake() -> None:
     one = Storage(DType.FLOAT32, (1, 8, 4, 4), 8)
     with pytest.raises(InternalError, match="not of one tensor"):
-        relayout(one, Storage(DType.FLOAT32, (1, 8, 4, 5), 8), Extents())
+        relayout(one, Storage(DType.FLOAT32, (1, 8, 4, 5), 8), Extents(), host_target())
     empty = Storage(DType.INT32, (1, 8, 0, 4))
     with pytest.raises(InternalError, match="no image"):
-        relayout(empty, replace(empty, block=8), Extents())
+        relayout(empty, replace(empty, block=8), Extents(), host_target())

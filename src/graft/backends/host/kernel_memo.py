@@ -98,7 +98,7 @@ class Kernels:
         """The function that copies a tensor from one storage to another, and its scalars."""
         if (source, target) not in self._relayouts:
             extents = Extents()
-            function = relayout(source, target, extents)
+            function = relayout(source, target, extents, self.target)
             self._relayouts[source, target] = function, extents.passed(function)
         return self._relayouts[source, target]
 

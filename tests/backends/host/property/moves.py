@@ -15,7 +15,7 @@ from graft.backends.host.kernels.relayout import relayout
 from graft.backends.host.storage import static_shape
 from graft.ir.graph import Value
 from graft.ir.op import Work
-from graft.target.target import Target
+from graft.target.target import Target, host_target
 
 MOVED = ("float32", "float32", "float64", "int64", "int32", "int16", "uint8", "bool")
 MOST_SMALL, MOST_LARGE = 400, 20_000
@@ -173,7 +173,7 @@ def relayout_template(group: Group, stores: Stores, _target: Target) -> Kernel:
     """The copy of a group's operand to its result, each in its own storage."""
     source = group.outer(group.nodes[0].args[0])
     extents = Extents()
-    function = relayout(stores[source], stores[group.output], extents)
+    function = relayout(stores[source], stores[group.output], extents, host_target())
     return Kernel(function, (source, group.output), Work(), extents.passed(function))
 
 

@@ -2,8 +2,10 @@
 
 Two storages of one tensor enter, a function of two buffers (source, target) leaves, which writes
 zeros to the target's halo. Where both sides are blocked, vectors that neither side's blocks cut
-are copied. Between blocks and rows each channel of a row is copied by itself, so that one side is
-walked in order and the other stays in the nearest cache. Rows of bytes become blocks of four a
+are copied. Between blocks and rows squares of floats are transposed in registers; single elements
+would be stores of a few bytes, of which too few are under way to keep memory busy. What squares do
+not cover goes channel by channel, so that one side is walked in order and the other stays in the
+nearest cache. Rows of bytes become blocks of four a
 vector of words at a time, each joined from four rows. The threads share the rows.
 """
 
@@ -33,27 +35,38 @@ from graft.loop.ir import (
     BinaryKind,
     Block,
     Buffer,
+    Call,
     Cast,
+    Compare,
+    CompareKind,
     Const,
     Expr,
     For,
     Function,
+    If,
+    Let,
     Load,
     Ramp,
     Stmt,
     Store,
     Var,
 )
+from graft.loop.statements import bound
 from graft.ops.integer import BYTES
+from graft.target.target import Target
 
 VECTOR_BYTES = 64  # the widest vectors there are; narrower machines split them
 PIXELS = 8  # that are copied side by side
+# Squares of a wider machine that are smaller are slower than their elements one by one: on a Zen 5,
+# 4x512x7x7 floats in squares of four take 25 us, else 13.
+_LEAST_SIDE = 8
+_ZIPPED = ("zip_low", "zip_high")
 _LANES = VECTOR_BYTES // QUAD  # of words
 
 _BATCH, _BLOCK, _ROW = Var("batch"), Var("block"), Var("row")
 
 
-def relayout(source: Storage, target: Storage, extents: Extents) -> Function:
+def relayout(source: Storage, target: Storage, extents: Extents, machine: Target) -> Function:
     """A copy of an image in another storage, of which one at least is in blocks."""
     if source.shape != target.shape or source.dtype is not target.dtype:
         raise InternalError(f"{source} and {target} are not of one tensor")
@@ -65,7 +78,8 @@ def relayout(source: Storage, target: Storage, extents: Extents) -> Function:
     if not (source.block or target.block) or len(source.shape) != 4 or 0 in source.shape:
         raise InternalError(f"{source} is no image")
     batches, _, height, width = map(extents.expr, source.shape)
-    image = (_Words if joins else _Image)(source, target, buffers, batches, height, width)
+    lanes = machine.lanes(source.dtype)
+    image = (_Words if joins else _Image)(source, target, buffers, batches, height, width, lanes)
     return Function("relayout", (*buffers, *extents.scalars), image.copied(), (note,))
 
 
@@ -101,6 +115,7 @@ class _Image:
     batches: Expr
     height: Expr
     width: Expr
+    lanes: int  # of the machine's vectors of such elements
 
     @property
     def size(self) -> int:
@@ -109,7 +124,7 @@ class _Image:
 
     def copied(self) -> Stmt:
         """All of it, and the target's halo."""
-        line = self.vectors() if self.in_vectors() else self.elements()
+        line = self.vectors() if self.in_vectors() else self.squares() or self.elements()
         if self.target.block:
             image = Bordered(self.target, self.buffers[1], self.height, self.width)
             line += image.filled(_BATCH, _BLOCK, _ROW)
@@ -145,6 +160,61 @@ class _Image:
             return Store(self.buffers[1], (*at, Ramp(Const(first), 1, lanes)), loaded)
         channel = Ramp(plus(times(_BLOCK, size), first), 1, lanes)
         return Store(self.buffers[1], (_BATCH, channel, _ROW, column), loaded)
+
+    def squares(self) -> list[Stmt]:
+        """A row in squares of channels and pixels; nothing where none fits, or both are in blocks.
+
+        The last square may begin before the one before it ends: it copies the same again."""
+        is_mixed = not (self.source.block and self.target.block)
+        most = int(self.width.value) if isinstance(self.width, Const) else _LEAST_SIDE
+        sides = (n for n in (1, 2, 4, 8, 16) if n <= min(most, self.lanes))
+        side = max(n for n in sides if self.size % n == 0)
+        if (
+            not is_mixed
+            or self.source.dtype is not DType.FLOAT32
+            or side < min(_LEAST_SIDE, self.lanes)
+        ):
+            return []
+        number, column = Var("square"), Var("column")
+        count = over(plus(self.width, side - 1), side)
+        at = Binary(BinaryKind.MINIMUM, times(number, side), minus(self.width, Const(side)))
+        body = Block(tuple(self.square(column, n, side) for n in range(0, self.size, side)))
+        squares = For(number, Const(0), count, Let(column, at, body))
+        if isinstance(self.width, Const):
+            return [squares]
+        fits = Compare(CompareKind.GREATER_EQUAL, self.width, Const(side))
+        return [If(fits, squares, Block(tuple(self.elements())))]
+
+    def square(self, column: Expr, first: int, side: int) -> Stmt:
+        """Some channels of a block, for as many pixels."""
+        bindings: list[tuple[Var, Expr]] = []
+
+        def named(expr: Expr) -> Expr:
+            bindings.append((Var(f"part{first}_{len(bindings)}", expr.dtype, side), expr))
+            return bindings[-1][0]
+
+        source, target = self.buffers
+        channels, last = self.target.channels, Const(self.target.channels - 1)
+        ends = [plus(times(_BLOCK, self.size), first + number) for number in range(side)]
+        along, across = Ramp(column, 1, side), Ramp(Const(first), 1, side)
+        rows = [
+            (_BATCH, end if channels % self.size == 0 else _least(end, last), _ROW, along)
+            for end in ends
+        ]
+        blocked = self.target if self.target.block else self.source
+        pixels = [
+            (*_pixel(blocked, _BLOCK, plus(column, number)), across) for number in range(side)
+        ]
+        to_blocks = bool(self.target.block)
+        read, written = (rows, pixels) if to_blocks else (pixels, rows)
+        parts = _transposed([named(Load(source, at)) for at in read], named)
+        stores: list[Stmt] = [
+            Store(target, at, part) for at, part in zip(written, parts, strict=True)
+        ]
+        if not to_blocks and channels % self.size:
+            exists = (Compare(CompareKind.LESS_EQUAL, end, last) for end in ends)
+            stores = [If(one, store) for one, store in zip(exists, stores, strict=True)]
+        return bound(bindings, Block(tuple(stores)))
 
     def elements(self) -> list[Stmt]:
         """A row channel by channel, element by element."""
@@ -218,6 +288,20 @@ class _Words(_Image):
         if self.source.dtype is DType.INT8:
             wide = Binary(BinaryKind.AND, wide, Const(255, DType.INT32, _LANES))
         return wide
+
+
+def _transposed(vectors: list[Expr], named: Callable[[Expr], Expr]) -> list[Expr]:
+    """As many vectors as one has lanes, with lanes for vectors: a perfect shuffle of halves, as
+    often as the number of lanes can be halved."""
+    half = len(vectors) // 2
+    for _ in range(half.bit_length()):
+        pairs = [(vectors[number], vectors[number + half]) for number in range(half)]
+        vectors = [named(Call(name, pair, DType.FLOAT32)) for pair in pairs for name in _ZIPPED]
+    return vectors
+
+
+def _least(one: Expr, other: Expr) -> Expr:
+    return Binary(BinaryKind.MINIMUM, one, other)
 
 
 def _element(storage: Storage, size: int, channel: Expr, column: Expr) -> tuple[Expr, ...]:
