@@ -44,6 +44,8 @@ def _names(graph: Graph) -> list[str]:
         {"padding": (2, 0, 1, 0, 1, 2)},
         {"padding": (1,) * 6, "strides": (2, 1, 1)},
         {"padding": (2, 1, 1, 2, 1, 1), "dilation": (2, 1, 1)},
+        {"padding": (1,) * 6, "strides": (2, 2, 1)},
+        {"padding": (1, 2, 2) * 2, "dilation": (1, 2, 2)},
     ],
 )
 def test_layers_become_layers_of_slices(batch: Dim, attrs: dict[str, Any]) -> None:
@@ -58,9 +60,41 @@ def test_layers_become_layers_of_slices(batch: Dim, attrs: dict[str, Any]) -> No
 
 @pytest.mark.parametrize(
     "attrs",
-    [{"channels": 8}, {"groups": 8}, {"strides": (1, 2, 2)}, {"dilation": (1, 2, 2)}],
+    [{"groups": 8}, {"strides": (1, 3, 3)}],
 )
 def test_layers_without_much_to_save_stay(attrs: dict[str, Any]) -> None:
     graph = _layers(1, padding=(2,) * 6, **attrs)
     first = next(name for name in _names(graph) if "conv" in name)
     assert first == "nn.conv3d"
+
+
+def _transposed(batch: Dim, kernel: tuple[int, int, int], **attrs: Any) -> Graph:
+    g = Builder()
+    x = g.input("x", tensor("float32", batch, 6, 4, 5, 7))
+    weight = GENERATOR.standard_normal((6, 8, *kernel)).astype(np.float32)
+    return g.build(g("nn.relu", g("nn.conv3d_transpose", x, g.constant(weight), **attrs)))
+
+
+@pytest.mark.parametrize("batch", [2, symbol("n")])
+@pytest.mark.parametrize(
+    ("kernel", "attrs"),
+    [
+        ((2, 2, 2), {"strides": (2, 2, 2)}),
+        ((3, 3, 3), {"strides": (2, 2, 2), "padding": (1,) * 6, "output_padding": (1, 1, 1)}),
+        ((4, 3, 3), {"strides": (2, 1, 2), "padding": (2, 0, 1, 1, 1, 0)}),
+        ((3, 1, 2), {"padding": (1, 0, 0, 1, 0, 0), "dilation": (1, 2, 1)}),
+        ((5, 2, 2), {"strides": (3, 2, 2), "padding": (0, 0, 0, 4, 1, 0)}),
+    ],
+)
+def test_transposed_layers_become_layers_of_phases(
+    batch: Dim, kernel: tuple[int, int, int], attrs: dict[str, Any]
+) -> None:
+    graph = _transposed(batch, kernel, **attrs)
+    phases = attrs.get("strides", (1,))[0]
+    assert _names(graph).count("nn.conv2d_transpose") == phases
+    data = GENERATOR.standard_normal((2, 6, 4, 5, 7), np.float32)
+    check_flow(graph, [data], tolerance=1e-4)
+
+
+def test_slices_without_a_tap_are_not_made() -> None:
+    assert "nn.conv3d_transpose" in _names(_transposed(1, (1, 2, 2), strides=(2, 1, 1)))
