@@ -20,6 +20,7 @@ from graft.backends.host.passes.recognize_layouts import recognize_layouts
 from graft.backends.host.passes.sink_reshapes import sink_reshapes
 from graft.backends.host.passes.split_deformable import split_deformable
 from graft.backends.host.passes.split_recurrent import split_recurrent
+from graft.backends.host.passes.split_resize import split_resize
 from graft.backends.host.passes.strength_reduction import strength_reduction
 from graft.backends.host.passes.use_halves import use_halves
 from graft.backends.host.passes.use_integers import use_integers
@@ -50,6 +51,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
         fourier,
         strength_reduction,
         widen_convolutions,
+        split_resize,
         fold_depth,
         normalize_images,
     )
