@@ -16,6 +16,7 @@ from graft.backends.host.passes.fourier_products import fourier_products
 from graft.backends.host.passes.fuse_chains import fuse_chains
 from graft.backends.host.passes.move_modulation import move_modulation
 from graft.backends.host.passes.normalize_images import normalize_images
+from graft.backends.host.passes.pixel_products import pixel_products
 from graft.backends.host.passes.recognize_layouts import recognize_layouts
 from graft.backends.host.passes.sink_reshapes import sink_reshapes
 from graft.backends.host.passes.split_deformable import split_deformable
@@ -53,6 +54,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
         widen_convolutions,
         split_resize,
         fold_depth,
+        pixel_products,
         normalize_images,
     )
     placed = (sink_reshapes, recognize_layouts)
