@@ -168,10 +168,9 @@ def _saves(node: Node, weight: Array) -> bool:
     """Whether a layer of floats has enough multiplications for each number that is copied into
     slices. Layers without neighbours in a plane are products of matrices already."""
     attrs, (outputs, _, _, *kernel) = node.attrs, weight.shape
-    is_plain = attrs.groups == 1 and node.output.dtype is DType.FLOAT32
-    steps = math.prod(attrs.strides[1:])
-    uses = outputs * math.prod(kernel) // steps
-    return is_plain and math.prod(kernel) > 1 and uses >= _LEAST_USES
+    uses = outputs // attrs.groups * math.prod(kernel) // math.prod(attrs.strides[1:])
+    is_float = node.output.dtype is DType.FLOAT32
+    return is_float and math.prod(kernel) > 1 and uses >= _LEAST_USES
 
 
 def _joined(site: Site, parts: list[Value], weight: Array, together: int) -> tuple[Value, Array]:
