@@ -11,6 +11,7 @@ from functools import partial, update_wrapper
 
 from graft.backends.host.kernel_memo import RowKernels
 from graft.backends.host.passes.bound_arity import bound_arity
+from graft.backends.host.passes.einsum_products import einsum_products
 from graft.backends.host.passes.fold_depth import fold_depth
 from graft.backends.host.passes.fourier_products import fourier_products
 from graft.backends.host.passes.fuse_chains import fuse_chains
@@ -44,6 +45,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
     nibbles = update_wrapper(partial(use_nibbles, target=target), use_nibbles)
     narrow = (nibbles, use_integers, halves)
     early = (
+        einsum_products,
         split,
         split_deformable,
         widen_halves,
