@@ -58,16 +58,16 @@ def test_layers_become_layers_of_slices(batch: Dim, attrs: dict[str, Any]) -> No
         )
 
 
-@pytest.mark.parametrize(
-    "attrs",
-    [{"groups": 8}, {"strides": (1, 3, 3)}],
-)
 def test_groups_are_added_tap_by_tap() -> None:
     graph = _layers(2, groups=4, padding=(1,) * 6, strides=(2, 1, 1))
     assert _names(graph).count("nn.conv2d") == 6
     check_flow(graph, [GENERATOR.standard_normal((2, 16, 5, 9, 11), np.float32)], tolerance=2e-5)
 
 
+@pytest.mark.parametrize(
+    "attrs",
+    [{"groups": 8}, {"strides": (1, 3, 3)}],
+)
 def test_layers_without_much_to_save_stay(attrs: dict[str, Any]) -> None:
     graph = _layers(1, padding=(2,) * 6, **attrs)
     first = next(name for name in _names(graph) if "conv" in name)
