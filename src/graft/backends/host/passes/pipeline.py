@@ -21,6 +21,7 @@ from graft.backends.host.passes.pixel_products import pixel_products
 from graft.backends.host.passes.recognize_layouts import recognize_layouts
 from graft.backends.host.passes.sink_reshapes import sink_reshapes
 from graft.backends.host.passes.split_deformable import split_deformable
+from graft.backends.host.passes.split_phases import split_phases
 from graft.backends.host.passes.split_recurrent import split_recurrent
 from graft.backends.host.passes.split_resize import split_resize
 from graft.backends.host.passes.strength_reduction import strength_reduction
@@ -57,6 +58,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
         split_resize,
         fold_depth,
         pixel_products,
+        split_phases,
         normalize_images,
     )
     placed = (sink_reshapes, recognize_layouts)
