@@ -22,6 +22,7 @@ from graft.backends.host.passes.recognize_layouts import recognize_layouts
 from graft.backends.host.passes.sink_reshapes import sink_reshapes
 from graft.backends.host.passes.split_deformable import split_deformable
 from graft.backends.host.passes.split_phases import split_phases
+from graft.backends.host.passes.split_pool import split_pool
 from graft.backends.host.passes.split_recurrent import split_recurrent
 from graft.backends.host.passes.split_resize import split_resize
 from graft.backends.host.passes.strength_reduction import strength_reduction
@@ -55,6 +56,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
         fourier,
         strength_reduction,
         widen_convolutions,
+        split_pool,
         split_resize,
         fold_depth,
         pixel_products,
