@@ -26,6 +26,7 @@ from graft.backends.host.passes.split_pool import split_pool
 from graft.backends.host.passes.split_recurrent import split_recurrent
 from graft.backends.host.passes.split_resize import split_resize
 from graft.backends.host.passes.strength_reduction import strength_reduction
+from graft.backends.host.passes.tile_windows import tile_windows
 from graft.backends.host.passes.use_halves import use_halves
 from graft.backends.host.passes.use_integers import use_integers
 from graft.backends.host.passes.use_nibbles import use_nibbles
@@ -61,6 +62,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
         fold_depth,
         pixel_products,
         split_phases,
+        tile_windows,
         normalize_images,
     )
     placed = (sink_reshapes, recognize_layouts)
