@@ -12,6 +12,7 @@ import graft
 from graft.backends.host.kernels.deformable import SAMPLED_HALO, blocked_windows, windows
 from graft.backends.host.layout import choose_layout
 from graft.backends.host.passes.split_deformable import split_deformable
+from graft.backends.host.storage import static_shape
 from graft.base.dims import symbol
 from graft.base.dtypes import Array
 from graft.ir.builder import Builder
@@ -62,10 +63,7 @@ def drawn(one: Case) -> list[Array]:
     """Positions between pixels, on them, just outside, far away and nowhere; an infinite pixel,
     which counts for those on its own place alone."""
     random = np.random.default_rng(0)
-    data, offset, *mask = (
-        random.uniform(-2, 2, [int(n) for n in value.tensor.shape or ()])  # type: ignore[arg-type]
-        for value in one.graph.inputs
-    )
+    data, offset, *mask = (random.uniform(-2, 2, static_shape(value)) for value in one.graph.inputs)
     flat = offset.reshape(-1)
     flat[::3] = np.round(flat[::3])
     flat[1::17], flat[2::19], flat[3::23] = 1e30, np.nan, -np.inf

@@ -8,6 +8,7 @@ from tests.backends.host.flows import check_flow
 
 from graft.backends.host.passes.einsum_products import einsum_products
 from graft.base.dims import Dim, symbol
+from graft.base.dtypes import Array
 from graft.ir.builder import Builder
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
@@ -31,7 +32,7 @@ def _names(graph: Graph) -> list[str]:
     return [node.op.name for node in einsum_products(graph).nodes]
 
 
-def _inputs(equation: str) -> list[np.ndarray]:  # type: ignore[type-arg]
+def _inputs(equation: str) -> list[Array]:
     random = np.random.default_rng(0)
     terms = equation.split("->")[0].split(",")
     return [random.standard_normal([EXTENTS[c] for c in t], np.float32) for t in terms]

@@ -197,12 +197,12 @@ class _Image:
         channels, last = self.target.channels, Const(self.target.channels - 1)
         ends = [plus(times(_BLOCK, self.size), first + number) for number in range(side)]
         along, across = Ramp(column, 1, side), Ramp(Const(first), 1, side)
-        rows = [
+        rows: list[tuple[Expr, ...]] = [
             (_BATCH, end if channels % self.size == 0 else _least(end, last), _ROW, along)
             for end in ends
         ]
         blocked = self.target if self.target.block else self.source
-        pixels = [
+        pixels: list[tuple[Expr, ...]] = [
             (*_pixel(blocked, _BLOCK, plus(column, number)), across) for number in range(side)
         ]
         to_blocks = bool(self.target.block)

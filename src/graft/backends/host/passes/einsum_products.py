@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graft.base.dims import UNKNOWN, Dim, product
+from graft.base.dims import UNKNOWN, AnyDim, product
 from graft.ir.graph import Graph, Value
 from graft.ops.linear import parse_equation
 from graft.rewrite.driver import Site, apply_rules
@@ -44,7 +44,7 @@ def product_of_matrices(site: Site) -> Replacement:
         return Refusal("it is no sum of two operands with a letter for each axis")
     if any(shape is None or UNKNOWN in shape or 0 in shape for shape in shapes):
         return Refusal("the extents are not known, or there are none")
-    extents: dict[str, Dim] = {}
+    extents: dict[str, AnyDim] = {}
     for term, value in zip(equation.terms, node.args, strict=True):
         named = zip(term, value.tensor.shape or (), strict=True)
         if any(extents.setdefault(letter, dim) != dim for letter, dim in named):
@@ -59,7 +59,7 @@ def product_of_matrices(site: Site) -> Replacement:
         letters = _letters(first, second, equation.result)
     if letters is None:
         return Refusal("the result is no batch of matrices with rows of one operand each")
-    left, right = reversed(node.args) if swapped else node.args
+    left, right = node.args[::-1] if swapped else node.args
     axes = [_axes(term, letters) for term in (first, second)]
     if None in axes:
         return Refusal("an operand is no batch of matrices as it lies in memory")
@@ -109,7 +109,7 @@ def _as_matrices(
     axes: tuple[str, ...],
     batch: str,
     term: str,
-    extents: dict[str, Dim],
+    extents: dict[str, AnyDim],
 ) -> Value:
     matrix = (product(extents[letter] for letter in axis) for axis in axes)
     shape = (*(extents[letter] if letter in term else 1 for letter in batch), *matrix)
