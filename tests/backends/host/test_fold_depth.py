@@ -104,3 +104,38 @@ def test_transposed_layers_become_layers_of_phases(
 
 def test_slices_without_a_tap_are_not_made() -> None:
     assert "nn.conv3d_transpose" in _names(_transposed(1, (1, 2, 2), strides=(2, 1, 1)))
+
+
+@pytest.mark.parametrize("batch", [2, symbol("n")])
+@pytest.mark.parametrize(
+    ("taps", "attrs"),
+    [
+        (1, {}),
+        (3, {"padding": (1, 0, 0, 1, 0, 0), "groups": 2}),
+        (2, {"padding": (2, 0, 0, 1, 0, 0), "strides": (2, 1, 1), "dilation": (3, 1, 1)}),
+    ],
+)
+def test_layers_along_depth_are_layers_of_images(
+    batch: Dim, taps: int, attrs: dict[str, Any]
+) -> None:
+    g = Builder()
+    x = g.input("x", tensor("float32", batch, 6, 5, 3, 7))
+    weight = GENERATOR.standard_normal((8, 6 // attrs.get("groups", 1), taps, 1, 1))
+    y = g("nn.conv3d", x, g.constant(weight.astype(np.float32)), **attrs)
+    graph = g.build(g("nn.relu", y))
+    assert "nn.conv2d" in _names(graph)
+    assert "transpose" not in _names(graph)
+    check_flow(graph, [GENERATOR.standard_normal((2, 6, 5, 3, 7), np.float32)], tolerance=1e-5)
+
+
+def test_products_of_slices_stay_slices() -> None:
+    """A layer of single pixels behind one of slices reads these."""
+    g = Builder()
+    x = g.input("x", tensor("float32", 1, 16, 5, 9, 11))
+    first = g.constant(GENERATOR.standard_normal((16, 16, 3, 3, 3)).astype(np.float32))
+    second = g.constant(GENERATOR.standard_normal((8, 16, 1, 1, 1)).astype(np.float32))
+    y = g("nn.relu", g("nn.conv3d", x, first, padding=(1,) * 6))
+    graph = g.build(g("nn.conv3d", y, second))
+    assert _names(graph).count("nn.conv2d") == 2
+    assert _names(graph)[-2:] == ["reshape", "transpose"]
+    check_flow(graph, [GENERATOR.standard_normal((1, 16, 5, 9, 11), np.float32)], tolerance=1e-4)

@@ -4,7 +4,8 @@ A graph enters; `qnn.conv3d` leaves as `qnn.conv2d` on images, one for each slic
 slices of the data that a kernel reaches are an image's channels, one behind the other, so that sums
 are made in one go; in groups, each slice is convolved alone and the sums are added. Both are exact.
 So does `nn.conv3d` where the kernels for images, which are faster, save more than slices cost, and
-`nn.conv3d_transpose`, whose slices are made phase by phase: those that the same taps reach.
+`nn.conv3d_transpose`, whose slices are made phase by phase: those that the same taps reach. Layers
+along depth alone are layers of images whose rows are whole slices, which needs no copy.
 
 A volume [batch, channels, depth, rows, columns] is a view of its slices: a reshape and a transpose,
 which move down past what is computed element by element, so that a chain of layers works on slices
@@ -31,6 +32,7 @@ from graft.rewrite.pattern import is_op, op
 from graft.rewrite.rule import Refusal, Replacement, RuleSet
 
 RULES = RuleSet("fold_depth")
+ALONG_DEPTH = RuleSet("layers_along_depth")
 
 _KINDS = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _POINTWISE = tuple(name for name in OPS if OPS.get(name).kind in _KINDS and name != "trilu")
@@ -43,8 +45,10 @@ _LEAST_USES = 32
 
 
 def fold_depth(graph: Graph) -> Graph:
-    """Apply the rules until none fits; views only ever move towards the outputs."""
-    return apply_rules(graph, RULES)
+    """Apply the rules until none fits; views only ever move towards the outputs.
+
+    Layers of single pixels that read slices are layers of these, so slices come first."""
+    return apply_rules(apply_rules(graph, RULES), ALONG_DEPTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ def convolution_of_slices(site: Site) -> Replacement:
     weight = site.array(node.args[1])
     if not _is_known(node.args[0]) or weight is None or 0 in (node.output.shape or ()):
         return Refusal("there is no result, or sizes or weights become known only at run time")
-    if node.op.name == "nn.conv3d" and not _saves(node, weight):
+    is_moved = _viewed(site, node.args[0]) is None or weight.shape[2] > 1
+    if node.op.name == "nn.conv3d" and is_moved and not _saves(node, weight):
         return Refusal("there is too little to save for slices to be copied")
     attrs = node.attrs
     taps = weight.shape[2]
@@ -92,6 +97,32 @@ def convolution_of_slices(site: Site) -> Replacement:
     ]
     total = reduce(lambda left, right: site.emit("add", left, right), sums)
     return _volume(site, _Slices(total, slices.batch, depth))
+
+
+@ALONG_DEPTH.rule(is_op("nn.conv3d"))
+def convolution_along_depth(site: Site) -> Replacement:
+    """A layer without neighbours in a plane is one of images whose rows are slices, in a view."""
+    node, attrs = site.node, site.node.attrs
+    weight, shape = site.array(node.args[1]), node.output.tensor.shape or ()
+    if not _is_known(node.args[0]) or weight is None or 0 in shape:
+        return Refusal("there is no result, or sizes or weights become known only at run time")
+    begin, top, left, end, bottom, right = attrs.padding
+    if {*weight.shape[3:], *attrs.strides[1:]} != {1} or any((top, left, bottom, right)):
+        return Refusal("there are neighbours in a plane, or steps")
+    if node.output.dtype is not DType.FLOAT32:
+        return Refusal(f"there are no kernels for images of {node.output.dtype}")
+    batch, channels, depth, rows, columns = node.args[0].tensor.shape or ()
+    lines = site.emit("reshape", node.args[0], shape=(batch, channels, depth, rows * columns))
+    sums = site.emit(
+        "nn.conv2d",
+        lines,
+        site.constant(weight[..., 0]),
+        strides=(attrs.strides[0], 1),
+        dilation=(attrs.dilation[0], 1),
+        padding=(begin, 0, end, 0),
+        groups=attrs.groups,
+    )
+    return site.emit("reshape", sums, shape=shape)
 
 
 @RULES.rule(is_op("nn.conv3d_transpose"))
@@ -166,7 +197,7 @@ def _is_known(value: Value) -> bool:
 
 def _saves(node: Node, weight: Array) -> bool:
     """Whether a layer of floats has enough multiplications for each number that is copied into
-    slices. Layers without neighbours in a plane are products of matrices already."""
+    slices. Layers without neighbours in a plane need no slices."""
     attrs, (outputs, _, _, *kernel) = node.attrs, weight.shape
     uses = outputs // attrs.groups * math.prod(kernel) // math.prod(attrs.strides[1:])
     is_float = node.output.dtype is DType.FLOAT32
