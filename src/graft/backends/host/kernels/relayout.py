@@ -59,7 +59,7 @@ VECTOR_BYTES = 64  # the widest vectors there are; narrower machines split them
 PIXELS = 8  # that are copied side by side
 # Squares of a wider machine that are smaller are slower than their elements one by one: on a Zen 5,
 # 4x512x7x7 floats in squares of four take 25 us, else 13.
-_LEAST_SIDE = 8
+_LEAST_SIDE, _SMALLEST_SIDE = 8, 4
 _ZIPPED = ("zip_low", "zip_high")
 _LANES = VECTOR_BYTES // QUAD  # of words
 
