@@ -199,7 +199,7 @@ class _Windows:
     ) -> Term:
         """Four pixels by their shares, and that by the mask's factor."""
         (pixel, share), *others = zip(pixels, shares, strict=True)
-        total = reduce(lambda sum_, pair: call("fma", *pair, sum_), others, pixel * share)
+        total: Term = reduce(lambda sum_, pair: call("fma", *pair, sum_), others, pixel * share)
         return total if factor is None else total * factor
 
     def first_window(self, image: Term, channel: Term, entry: Term) -> Term:
