@@ -199,14 +199,15 @@ class _Windows:
     ) -> Term:
         """Four pixels by their shares, and that by the mask's factor."""
         (pixel, share), *others = zip(pixels, shares, strict=True)
-        total: Term = reduce(lambda sum_, pair: call("fma", *pair, sum_), others, pixel * share)
+        total = reduce(lambda sum_, pair: call("fma", *pair, sum_), others, pixel * share)
         return total if factor is None else total * factor
 
     def first_window(self, image: Term, channel: Term, entry: Term) -> Term:
         """The number of the channel of the windows that a tap of a channel makes."""
         group, inner = channel // self.inside, channel % self.inside
         tap = group * self.area + entry % self.area
-        return (image * self.attrs.groups * self.area + tap) * self.inside + inner
+        first: Term = (image * self.attrs.groups * self.area + tap) * self.inside
+        return first + inner
 
     def covered(self, name: str, count: Term, body: Callable[[Term, int], Stmt]) -> Stmt:
         """The body for so many neighbours, vectors of them at a time where they fill one.
