@@ -206,8 +206,9 @@ class _Windows:
         """The number of the channel of the windows that a tap of a channel makes."""
         group, inner = channel // self.inside, channel % self.inside
         tap = group * self.area + entry % self.area
-        first: Term = (image * self.attrs.groups * self.area + tap) * self.inside
-        return first + inner
+        tap += image * self.attrs.groups * self.area
+        number: Term = tap * self.inside + inner
+        return number
 
     def covered(self, name: str, count: Term, body: Callable[[Term, int], Stmt]) -> Stmt:
         """The body for so many neighbours, vectors of them at a time where they fill one.
