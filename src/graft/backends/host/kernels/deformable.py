@@ -11,34 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial, reduce
 
 from graft.backends.host.cost import element_cost
 from graft.backends.host.group import Group
-from graft.backends.host.kernel import Kernel, Stores
+from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import HELD, Layout, Plan, kernel_template
 from graft.backends.host.kernels.image import bands_of, shared_in_bands, vector_lanes
-from graft.backends.host.kernels.writing import Writer
+from graft.backends.host.kernels.writing import Writer, node_plan
 from graft.backends.host.storage import channel_count, covers, shape_of
 from graft.base.dtypes import DType
 from graft.ir.graph import Value
 from graft.loop.build import Term, call, cast, load, maximum, minimum, select, term
-from graft.loop.ir import INDEX, Buffer, Const, Stmt, Var
-from graft.loop.statements import (
-    let,
-    lets,
-    loop,
-    parallel,
-    ramp,
-    scratch,
-    spread,
-    store_vector,
-    vector,
-    when,
-    with_memory,
-)
-from graft.loop.traverse import block
+from graft.loop.ir import INDEX, Buffer, Const, Var
+from graft.loop.statements import StatementBuilder, ramp, scratch, spread, store_vector, vector
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
@@ -73,7 +61,7 @@ def blocked_windows(group: Group, stores: Stores, target: Target) -> Plan | Refu
     alike = math.lcm(node.attrs.groups, node.attrs.deformable_groups) * result.block
     if channel_count(node.args[0]) % alike:
         return Refusal("a block has channels of several groups, or is not full")
-    return lambda: _Blocked(Writer(group, stores), target).kernel()
+    return node_plan(group, stores, lambda writer: _Blocked(writer, target).write())
 
 
 @kernel_template(
@@ -83,7 +71,7 @@ def windows(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Windows over row-major tensors."""
     if not _is_padded_by_numbers(group) or not isinstance(shape_of(group.node.args[0])[1], int):
         return Refusal("the padding or the channels are not known")
-    return lambda: _Rows(Writer(group, stores), target).kernel()
+    return node_plan(group, stores, lambda writer: _Rows(writer, target).write())
 
 
 def _is_padded_by_numbers(group: Group) -> bool:
@@ -102,7 +90,7 @@ class _Windows:
     """The tables of some positions, and what both kernels know."""
 
     def __init__(self, writer: Writer, target: Target) -> None:
-        self.writer, self.attrs = writer, writer.group.node.attrs
+        self.writer, self.code, self.attrs = writer, writer.code, writer.group.node.attrs
         node = writer.group.node
         self.images, _, self.height, self.width = map(writer.dim, shape_of(node.args[0]))
         self.rows, self.columns = map(writer.dim, shape_of(node.output)[2:])
@@ -127,7 +115,7 @@ class _Windows:
     def memory(self) -> list[Buffer]:
         return [*self.places, *self.shares, *([self.factors] if self.factors else [])]
 
-    def fill(self, image: Term, entry: Term, row: Term, slot: Term) -> Stmt:
+    def fill(self, image: Term, entry: Term, row: Term, slot: Term) -> None:
         """Fill the tables from some slot on for a row of the result; `entry`: a tap of a part."""
         pixels = self.rows * self.columns
         tap = entry % self.area
@@ -137,56 +125,44 @@ class _Windows:
             self.attrs.dilation,
             self.attrs.strides,
         )
-        values = {
-            "start": row * sy - top + down * dy,
-            "across": right * dx - left,
-            "line": row * self.columns,
-            "source": (image * self.taps + entry) * pixels,
-        }
+        start = self.named("start", row * sy - top + down * dy)
+        across = self.named("across", right * dx - left)
+        line = self.named("line", row * self.columns)
+        source = self.named("source", (image * self.taps + entry) * pixels)
 
-        def filled(start: Term, across: Term, line: Term, source: Term) -> Stmt:
-            def at(column: Term, lanes: int) -> Stmt:
-                steps = ramp(column, lanes)
-                plain = spread(cast(self.dtype, start), lanes), steps * sx + across
-                moves = (
-                    vector(self.offset, source * 2 + line + pixels * axis + column, lanes)
-                    for axis in (0, 1)
-                )
-                y, x = (cast(self.dtype, one) + by for one, by in zip(plain, moves, strict=True))
-                stored = self._stored(y, x, slot + column)
-                if self.factors is None or self.mask is None:
-                    return stored
+        def at(column: Term, lanes: int) -> None:
+            steps = ramp(column, lanes)
+            plain = spread(cast(self.dtype, start), lanes), steps * sx + across
+            moves = (
+                vector(self.offset, source * 2 + line + pixels * axis + column, lanes)
+                for axis in (0, 1)
+            )
+            y, x = (cast(self.dtype, one) + by for one, by in zip(plain, moves, strict=True))
+            with self.code.scope():
+                self._store(y, x, slot + column)
+            if self.factors is not None and self.mask is not None:
                 factor = vector(self.mask, source + line + column, lanes)
-                return block(stored, store_vector(self.factors, slot + column, factor))
+                self.code.emit(store_vector(self.factors, slot + column, factor))
 
-            return self.covered("column", self.columns, at)
+        self.cover("column", self.columns, at)
 
-        return self._named(values, filled)
-
-    def _stored(self, y: Term, x: Term, slot: Term) -> Stmt:
+    def _store(self, y: Term, x: Term, slot: Term) -> None:
         """The pixels around some positions, to the tables; -1 for both axes is outside."""
         is_near = (y > -1.0) & (x > -1.0)
         for position, extent in ((y, self.height), (x, self.width)):
             is_near = is_near & (position < cast(self.dtype, extent))
-
-        def bounded(rows: Term, columns: Term) -> Stmt:
-            vertical, horizontal = (
-                self.near(position, extent, axis)
-                for axis, (position, extent) in enumerate(
-                    ((rows, self.height), (columns, self.width))
-                )
-            )
-            stores: list[Stmt] = []
-            for number in _CORNERS:
-                below, beside = divmod(number, 2)
-                place = self.place(vertical.places[below], horizontal.places[beside])
-                share = vertical.shares[below] * horizontal.shares[beside]
-                stores.append(store_vector(self.places[number], slot, place))
-                stores.append(store_vector(self.shares[number], slot, share))
-            return block(*stores)
-
-        values = {"y": select(is_near, y, -1.0), "x": select(is_near, x, -1.0)}
-        return self._named(values, bounded)
+        rows = self.named("y", select(is_near, y, -1.0))
+        columns = self.named("x", select(is_near, x, -1.0))
+        vertical, horizontal = (
+            self.near(position, extent, axis)
+            for axis, (position, extent) in enumerate(((rows, self.height), (columns, self.width)))
+        )
+        for number in _CORNERS:
+            below, beside = divmod(number, 2)
+            place = self.place(vertical.places[below], horizontal.places[beside])
+            share = vertical.shares[below] * horizontal.shares[beside]
+            self.code.emit(store_vector(self.places[number], slot, place))
+            self.code.emit(store_vector(self.shares[number], slot, share))
 
     def near(self, position: Term, extent: Term, axis: int) -> _Near:
         raise NotImplementedError
@@ -210,28 +186,32 @@ class _Windows:
         number: Term = tap * self.inside + inner
         return number
 
-    def covered(self, name: str, count: Term, body: Callable[[Term, int], Stmt]) -> Stmt:
+    def cover(self, name: str, count: Term, body: Callable[[Term, int], None]) -> None:
         """The body for so many neighbours, vectors of them at a time where they fill one.
 
         The last vector may begin before the one before it ends: it finds the same again."""
-        lanes = self.lanes
+        code, lanes = self.code, self.lanes
+        is_known = isinstance(count.expr, Const)
         if isinstance(count.expr, Const):
             while lanes > 1 and lanes > int(count.expr.value):
                 lanes //= 2
         name = self.writer.fresh(name)
+        with ExitStack() as inside:
+            if not is_known:
+                inside.enter_context(code.when(count >= lanes))
+            vectors = code.loop(f"{name}_vector", (count + (lanes - 1)) // lanes)
+            number = inside.enter_context(vectors)
+            body(code.let(f"{name}_at", minimum(number * lanes, count - lanes)), lanes)
+        if not is_known:
+            with code.otherwise(), code.loop(name, count) as at:
+                body(at, 1)
 
-        def one(number: Term) -> Stmt:
-            return let(
-                f"{name}_at", minimum(number * lanes, count - lanes), lambda at: body(at, lanes)
-            )
+    def named(self, name: str, value: Term) -> Term:
+        return self.code.let(self.writer.fresh(name), value)
 
-        vectors = loop(f"{name}_vector", (count + (lanes - 1)) // lanes, one)
-        if isinstance(count.expr, Const):
-            return vectors
-        return when(count >= lanes, vectors, loop(name, count, lambda at: body(at, 1)))
-
-    def _named(self, values: Mapping[str, Term], body: Callable[..., Stmt]) -> Stmt:
-        return lets({self.writer.fresh(name): value for name, value in values.items()}, body)
+    def table_entries(self, slot: Term, lanes: int) -> tuple[Term, ...]:
+        """What the tables hold for some positions, with names."""
+        return tuple(self.named(one.name, vector(one, slot, lanes)) for one in self.memory)
 
 
 class _Blocked(_Windows):
@@ -246,67 +226,57 @@ class _Blocked(_Windows):
         self.line = self.width + (left + right)
         self.plane = self.line * (self.height + (above + below))
 
-    def kernel(self) -> Kernel:
+    def write(self) -> None:
         self.tables(self.columns)
         image, row, entry = Var("image"), Var("row"), Var("entry")
-        line = self.row(*map(Term, (image, row, entry)))
+        outer, self.code = self.code, StatementBuilder()
+        with self.code.memory(*self.memory):
+            self.row(*map(Term, (image, row, entry)))
         bands, between = bands_of(self.rows.expr), ((entry, self.taps),)
         axes = (image, self.images.expr), (row, self.rows.expr)
-        return self.writer.kernel(
-            shared_in_bands(*axes, bands, between, with_memory(line, *self.memory))
-        )
+        outer.emit(shared_in_bands(*axes, bands, between, self.code.statement()))
 
-    def row(self, image: Term, row: Term, entry: Term) -> Stmt:
+    def row(self, image: Term, row: Term, entry: Term) -> None:
         """A row of what a tap of a part reads."""
-        blocks = self.per_part // self.block
+        code, blocks = self.code, self.per_part // self.block
         side_by_side = max(n for n in range(1, blocks + 1) if self._fits(blocks, n))
-        first = entry // self.area * blocks
-
-        def some(chunk: Term) -> Stmt:
+        first, pixels = entry // self.area * blocks, self.rows * self.columns
+        with code.scope():
+            self.fill(image, entry, row, term(0))
+        with code.loop("chunk", blocks // side_by_side) as chunk:
             numbers = [first + chunk * side_by_side + n for n in range(side_by_side)]
-            pixels = self.rows * self.columns
-            sources = [(image * (self.channels // self.block) + n) * self.plane for n in numbers]
-            targets = [
-                self.first_window(image, n * self.block, entry) // self.block * pixels
-                + row * self.columns
-                for n in numbers
+            sources = [
+                self.named(f"source{n}", (image * (self.channels // self.block) + one) * self.plane)
+                for n, one in enumerate(numbers)
             ]
-
-            def named(*terms: Term) -> Stmt:
-                ends = zip(terms[:side_by_side], terms[side_by_side:], strict=True)
-                return loop("column", self.columns, partial(self.pixel, list(ends)))
-
-            names = [f"{name}{n}" for name in ("source", "target") for n in range(side_by_side)]
-            return self._named(dict(zip(names, (*sources, *targets), strict=True)), named)
-
-        return block(
-            self.fill(image, entry, row, term(0)), loop("chunk", blocks // side_by_side, some)
-        )
+            targets = [
+                self.named(
+                    f"target{n}",
+                    self.first_window(image, one * self.block, entry) // self.block * pixels
+                    + row * self.columns,
+                )
+                for n, one in enumerate(numbers)
+            ]
+            with code.loop("column", self.columns) as column:
+                self.pixel(list(zip(sources, targets, strict=True)), column)
 
     def _fits(self, blocks: int, count: int) -> bool:
         vectors = count * (self.block // self.vector_lanes)
         return blocks % count == 0 and (count == 1 or vectors <= _VECTORS)
 
-    def pixel(self, ends: list[tuple[Term, Term]], column: Term) -> Stmt:
+    def pixel(self, ends: list[tuple[Term, Term]], column: Term) -> None:
         """A position in some blocks, each given by where it begins in the data and the result."""
-        values = {table.name: vector(table, column, 1) for table in self.memory}
-
-        def stored(*terms: Term) -> Stmt:
-            places = [cast(INDEX, place) for place in terms[:4]]
-            factors = [spread(one, self.vector_lanes) for one in terms[4:]]
-            stores: list[Stmt] = []
-            for source, target in ends:
-                for first in range(0, self.block, self.vector_lanes):
-                    pixels = [
-                        vector(self.data, (source + at) * self.block + first, self.vector_lanes)
-                        for at in places
-                    ]
-                    total = self.interpolated(pixels, factors[:4], (*factors[4:], None)[0])
-                    at = (target + column) * self.block + first
-                    stores.append(store_vector(self.result, at, total))
-            return block(*stores)
-
-        return self._named(values, stored)
+        entries, lanes = self.table_entries(column, 1), self.vector_lanes
+        places = [cast(INDEX, place) for place in entries[:4]]
+        factors = [spread(one, lanes) for one in entries[4:]]
+        for source, target in ends:
+            for first in range(0, self.block, lanes):
+                pixels = [
+                    vector(self.data, (source + at) * self.block + first, lanes) for at in places
+                ]
+                total = self.interpolated(pixels, factors[:4], (*factors[4:], None)[0])
+                at = (target + column) * self.block + first
+                self.code.emit(store_vector(self.result, at, total))
 
     def near(self, position: Term, extent: Term, axis: int) -> _Near:
         """Pixels of the image with its halo; those without a share are in the halo, since others
@@ -325,58 +295,39 @@ class _Blocked(_Windows):
 class _Rows(_Windows):
     """Row-major windows: vectors of positions of one channel after the other."""
 
-    def kernel(self) -> Kernel:
-        per_job = maximum(term(_POSITIONS) // maximum(self.columns, 1), 1)
+    def write(self) -> None:
+        code, per_job = self.code, maximum(term(_POSITIONS) // maximum(self.columns, 1), 1)
         self.tables(maximum(self.columns, _POSITIONS))
-        jobs = self._named({"per_job": minimum(self.rows, per_job)}, self.jobs)
-        return self.writer.kernel(with_memory(jobs, *self.memory))
+        with code.memory(*self.memory):
+            per_job = self.named("per_job", minimum(self.rows, per_job))
+            chunks = (self.rows + (per_job - 1)) // per_job
+            with code.parallel("job", self.images * chunks * self.taps) as number:
+                first = number // self.taps % chunks * per_job
+                image = self.named("image", number // self.taps // chunks)
+                entry = self.named("entry", number % self.taps)
+                first = self.named("first", first)
+                count = self.named("count", minimum(self.rows - first, per_job))
+                self.rows_of(image, entry, first, count)
 
-    def jobs(self, per_job: Term) -> Stmt:
-        chunks = (self.rows + (per_job - 1)) // per_job
-
-        def job(number: Term) -> Stmt:
-            first = number // self.taps % chunks * per_job
-            values = {
-                "image": number // self.taps // chunks,
-                "entry": number % self.taps,
-                "first": first,
-                "count": minimum(self.rows - first, per_job),
-            }
-            return self._named(values, self.rows_of)
-
-        return parallel("job", self.images * chunks * self.taps, job)
-
-    def rows_of(self, image: Term, entry: Term, first: Term, count: Term) -> Stmt:
+    def rows_of(self, image: Term, entry: Term, first: Term, count: Term) -> None:
         """Some rows of what a tap of a part reads."""
+        with self.code.loop("row", count) as row:
+            self.fill(image, entry, first + row, row * self.columns)
+        sample = partial(self.sample, image, entry, first * self.columns)
+        self.cover("slot", count * self.columns, sample)
 
-        def filled(row: Term) -> Stmt:
-            return self.fill(image, entry, first + row, row * self.columns)
-
-        sampled = partial(self.sampled, image, entry, first * self.columns)
-        return block(
-            loop("row", count, filled), self.covered("slot", count * self.columns, sampled)
-        )
-
-    def sampled(self, image: Term, entry: Term, start: Term, slot: Term, lanes: int) -> Stmt:
+    def sample(self, image: Term, entry: Term, start: Term, slot: Term, lanes: int) -> None:
         """A vector of positions, all channels of a part."""
-        values = {table.name: vector(table, slot, lanes) for table in self.memory}
-        first = entry // self.area * self.per_part
-
-        def of_channel(terms: tuple[Term, ...], channel: Term) -> Stmt:
+        entries, first = self.table_entries(slot, lanes), entry // self.area * self.per_part
+        with self.code.loop(self.writer.fresh("channel"), self.per_part, first) as channel:
             source = (image * self.channels + channel) * self.height * self.width
             target = self.first_window(image, channel, entry) * self.rows * self.columns
             pixels = [
                 select(share > 0.0, self.read(source, place, lanes), 0.0)
-                for place, share in zip(terms[:4], terms[4:8], strict=True)
+                for place, share in zip(entries[:4], entries[4:8], strict=True)
             ]
-            total = self.interpolated(pixels, terms[4:8], (*terms[8:], None)[0])
-            return store_vector(self.result, target + start + slot, total)
-
-        def channels(*terms: Term) -> Stmt:
-            name = self.writer.fresh("channel")
-            return loop(name, self.per_part, partial(of_channel, terms), start=first)
-
-        return self._named(values, channels)
+            total = self.interpolated(pixels, entries[4:8], (*entries[8:], None)[0])
+            self.code.emit(store_vector(self.result, target + start + slot, total))
 
     def read(self, source: Term, place: Term, lanes: int) -> Term:
         return load(self.data, spread(source, lanes) + cast(INDEX, place))
