@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -123,3 +125,17 @@ def test_two_rules_of_one_name() -> None:
     rules.rule(is_op("exp"))(double_negation)
     with pytest.raises(InternalError, match="two rules of 'twice' are named 'double_negation'"):
         rules.rule(is_op("log"))(double_negation)
+
+
+def test_refusals_are_logged_with_their_reason(caplog: pytest.LogCaptureFixture) -> None:
+    rules = RuleSet("shy")
+
+    @rules.rule(lambda x: op.abs(x))
+    def never(site: Site, x: Value) -> Replacement:
+        return Refusal("it is Monday")
+
+    g = Builder()
+    graph = g.build(g("abs", _x(g), out="y"))
+    with caplog.at_level(logging.DEBUG, logger="graft.rewrite.driver"):
+        assert apply_rules(graph, rules) is graph
+    assert caplog.messages == ["shy: never refuses %y: it is Monday"]

@@ -8,6 +8,7 @@ counted, and a rule set that uses up its allowance is reported by the rules that
 from __future__ import annotations
 
 import heapq
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -23,6 +24,8 @@ from graft.ir.types import compatible
 from graft.rewrite.match import Match, literal_of, match
 from graft.rewrite.pattern import ResultOf
 from graft.rewrite.rule import Refusal, Replacement, Rule, RuleSet, call_action
+
+logger = logging.getLogger(__name__)
 
 # Rewrites allowed per node of the graph, and on top of that.
 REWRITES_PER_NODE = 32
@@ -134,6 +137,8 @@ class _Workspace:
             self.emitted = []
             replacement = call_action(rule, Site(self, result, node), result.bound)
             if isinstance(replacement, Refusal):
+                place = self.rules.name, rule.name, node.outputs[0].name
+                logger.debug("%s: %s refuses %%%s: %s", *place, replacement)
                 continue
             self.replace(rule, node, replacement)
             self.fired[rule.name] += 1
