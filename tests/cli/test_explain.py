@@ -134,7 +134,7 @@ def test_end_to_end_times(model: str, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["m.onnx"], 2, "name them with --target NAMES"),
+        (["m.onnx"], 2, "name them with --target NAME,host"),
         (["m.onnx", "--target", ""], 2, "'' is no list of backends"),
         (["m.onnx", "--target", "simnpo"], 2, "did you mean 'simnpu'?"),
         (["m.onnx", "--target", "reference"], 2, "runs whole models"),

@@ -224,6 +224,7 @@ def test_check_against_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (("explain", "FILE", "--html", "x.html"), "--html is for models"),
         (("check", "FILE", "--target", "simnpu"), "--target is for models"),
         (("check", "FILE", "--nodes"), "--nodes is for models"),
+        (("check", "FILE", "--reduce"), "--reduce is for models"),
         (("check", "m.onnx", "--against", "m.onnx"), "--against is for .graft files"),
     ],
 )

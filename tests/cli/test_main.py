@@ -288,7 +288,39 @@ def test_a_missing_folder_is_found_before_any_work(
     arguments: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments.split()) == 1
-    assert ": there is no folder 'no'" in capsys.readouterr().err
+    text = capsys.readouterr().err
+    assert ": there is no folder 'no'" in text
+    assert "hint: mkdir -p 'no'" in text
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_file_that_may_not_be_written_is_found_before_any_work(
+    exists: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "model.graft"
+    if exists:
+        file.touch()
+    forbidden = file if exists else tmp_path
+    monkeypatch.setattr(os, "access", lambda path, mode: path != forbidden)  # root may write all
+    assert main(["compile", "nowhere.onnx", "-o", str(file)]) == 1
+    assert f"no permission to write '{file}'" in capsys.readouterr().err
+
+
+def test_values_of_dims_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "model.onnx", "--dim", "n=-1"]) == 2
+    assert "the value of 'n=-1' is not a whole number from 0" in capsys.readouterr().err
+    assert main(["run", "model.onnx", "--dim", "n"]) == 2
+    assert "'n' is not NAME=VALUE, as in batch=4" in capsys.readouterr().err
+
+
+def test_only_options_that_are_given_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", "model.onnx", "--emit", "loops", "--json"]) == 2
+    text = capsys.readouterr().err
+    assert "--json is for saving a .graft file, not for --emit" in text
+    assert "--threads" not in text
 
 
 def test_numbers_of_options_are_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,8 +137,9 @@ def _check(options: argparse.Namespace) -> None:
     refuse_machine_with_accelerator(options)
     if options.emit is not None:
         _check_emit(options)
-        if options.json or options.threads is not None:
-            raise UsageError(f"--json and --threads are for saving a {SUFFIX} file, not for --emit")
+        for name, value in (("json", options.json), ("threads", options.threads is not None)):
+            if value:
+                raise UsageError(f"{flag(name)} is for saving a {SUFFIX} file, not for --emit")
         for name in ("machine", "accuracy"):
             common = (*COMMON_STAGES, "fused") if name == "accuracy" else COMMON_STAGES
             if getattr(options, name) is not None and options.emit in common:
@@ -152,7 +153,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(
             f"a compiled model goes to a file whose name ends in {SUFFIX},"
             f" and '{options.output}' does not",
-            hint=f"for a file of text choose one of {stages}",
+            hint=f"-o FILE{SUFFIX}; for a file of text choose one of {stages}",
         )
 
 

@@ -122,7 +122,8 @@ def execute(options: argparse.Namespace) -> int:
     if is_compiled(options.model):
         return _explain_file(options)
     if options.target is None:
-        raise UsageError("which backends?", hint="name them with --target NAMES")
+        hint = "name them with --target NAME,host; `graft backends` lists them"
+        raise UsageError("graft explain needs the backends to place the model on", hint=hint)
     if REFERENCE in options.target:
         raise UsageError("the reference evaluator runs whole models: there is nothing to explain")
     check_folders(options.html)

@@ -177,8 +177,10 @@ def _input_file(text: str) -> InputFile:
 
 def _dim_value(text: str) -> tuple[str, int]:
     name, _, extent = text.partition("=")
-    if not name or not extent.isdecimal():
+    if not name or not extent:
         raise argparse.ArgumentTypeError(f"'{text}' is not NAME=VALUE, as in batch=4")
+    if not extent.isdecimal():
+        raise argparse.ArgumentTypeError(f"the value of '{text}' is not a whole number from 0")
     return name, int(extent)
 
 

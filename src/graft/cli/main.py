@@ -60,7 +60,8 @@ examples:
   graft compile model.onnx --emit optimized     the graph after the passes
 
 `graft COMMAND --help` explains a command and has more examples.
-exit codes: 0 success, 1 failure or a negative answer, 2 wrong usage, 3 a bug in Graft
+exit codes: 0 success, 1 failure or a negative answer, 2 wrong usage, 3 a bug in Graft,
+130 interrupted (Ctrl-C), 141 the reader of a pipe has gone
 """
 
 

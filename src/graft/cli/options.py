@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,16 @@ def _number(text: str) -> float:
 
 
 def check_folders(*paths: Path | None) -> None:
-    """Refuse to write into folders that do not exist, before any work."""
+    """Refuse to write into folders that do not exist or are not writable, before any work."""
     for path in paths:
-        if path is not None and not path.parent.is_dir():
-            raise UserError(f"there is no folder '{path.parent}' to write '{path.name}' to")
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            message = f"there is no folder '{path.parent}' to write '{path.name}' to"
+            raise UserError(message, hint=f"mkdir -p '{path.parent}', or choose another folder")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            message = f"no permission to write '{path}'"
+            raise UserError(message, hint="check the permissions, or choose another folder")
 
 
 ACCURACIES = ("default", "strict")

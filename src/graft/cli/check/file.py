@@ -77,7 +77,9 @@ def check_file(options: argparse.Namespace) -> int:
     """Check the file and print the verdict; gives the exit code."""
     refuse_placement_of_file(options)
     is_strict = options.strict_import and options.against is None
-    refuse_options({"--nodes": options.nodes, "--strict-import": is_strict})
+    is_reducing = options.reduce is not None
+    about_models = {"--nodes": options.nodes, "--reduce": is_reducing}
+    refuse_options({**about_models, "--strict-import": is_strict})
     verdict = _verdict(options)
     print_result(options.json, _json(verdict), _text(verdict))
     return 0 if verdict.agrees else 1
