@@ -225,7 +225,8 @@ def read_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
     try:
         return parse_plan(Path(plan).read_text("utf-8"))
     except OSError as error:
-        raise UserError(f"the plan cannot be read: {error}") from None
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot read the plan '{plan}': {reason}") from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -143,7 +143,7 @@ def test_misspelt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert close.value.hint == "did you mean 'good'?"
     with pytest.raises(UserError) as far:
         backend_named("xyz", found)
-    assert far.value.hint == "known backends: good"
+    assert far.value.hint == "there are good"
 
 
 def test_the_packages_own_backends_load() -> None:

@@ -297,7 +297,9 @@ def test_without_onnxruntime(
 
 def test_what_onnxruntime_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = saved(tmp_path, "g (complex64[2] x) => (complex64[2] y) { y = Identity (x) }")
-    assert "ONNX Runtime cannot run the model: " in refused(capsys, model)
+    text = refused(capsys, model)
+    assert "ONNX Runtime cannot run the model: " in text
+    assert "graft check FILE.graft --against MODEL" in text
 
 
 def test_native_code_is_blamed(

@@ -90,7 +90,7 @@ def test_further_reasons_are_counted(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--backend", "goood"], 1, "there is no backend 'goood'\n  hint: did you mean 'good'?"),
+        (["--backend", "goood"], 2, "there is no backend 'goood'\n  hint: did you mean 'good'?"),
         (["model.onnx", "--backend", "good"], 2, "a model and --backend are given"),
         ([], 2, "what is to be checked?"),
         (["model.onnx", "--examples", "3"], 2, "--examples is about --backend NAME"),

@@ -267,7 +267,7 @@ def test_plans_that_cannot_be_replayed(
     file.write_text(text, encoding="utf-8")
     arguments = ("run", model, "--target", "simnpu", "--plan", str(file))
     assert message in refused(capsys, 1, *arguments)
-    assert "cannot be read" in refused(capsys, 1, *arguments[:-1], str(tmp_path / "none"))
+    assert "cannot read the plan" in refused(capsys, 1, *arguments[:-1], str(tmp_path / "none"))
 
 
 def test_bench_measures_what_was_asked_for(

@@ -150,7 +150,7 @@ def backend_named(name: str, discovery: Discovery) -> Backend:
         close = difflib.get_close_matches(name, discovery.backends, n=1)
         hint = f"did you mean '{close[0]}'?" if close else ""
         names = ", ".join(sorted(discovery.backends))
-        raise UserError(f"there is no backend '{name}'", hint=hint or f"known backends: {names}")
+        raise UserError(f"there is no backend '{name}'", hint=hint or f"there are {names}")
     with author_code(f"{name}.missing", backend.missing):
         missing = backend.missing()
     if missing:

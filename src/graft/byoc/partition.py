@@ -121,7 +121,10 @@ def _with_refusals(candidates: Candidates, reasons: Mapping[Candidate, str]) -> 
 def _check_pins(pins: Pins, nodes: Sequence[Node], backends: Sequence[str]) -> None:
     unused = pins.unused(nodes)
     if unused:
-        raise UserError(f"the pin '{unused[0]}' fits no node of the model")
+        raise UserError(
+            f"the pin '{unused[0]}' fits no node of the model",
+            hint="pins are globs over names of ONNX nodes and results, as 'layer4/*=NAME'",
+        )
     for pin in pins.pins:
         if not pin.forbidden and pin.backend not in (HOST_BACKEND, *backends):
             raise UserError(

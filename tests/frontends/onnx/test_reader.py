@@ -195,7 +195,7 @@ def test_name_that_is_not_utf8_still_serves(tmp_path: Path) -> None:
 
 BAD_CONTENTS = [
     (b"", "the model is empty", "has it been written"),
-    (b"just some text\n" * 20, "not a readable ONNX model", "size"),
+    (b"just some text\n" * 20, "not a readable ONNX model", "this is a text file"),
     (b"<!DOCTYPE html><html>", "not a readable ONNX model", "download"),
     (b"version https://git-lfs.github.com/spec/v1\n", "not a readable", "git lfs pull"),
     (b"PK\x03\x04" + bytes(100), "not a readable", "ZIP"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from graft.byoc.discover import backend_named, find_backends
 from graft.byoc.kit import Failure, PatternReport, Report, conformance
 from graft.cli.options import UsageError, given, positive
+from graft.cli.placement import check_targets
 from graft.cli.report import Block, Indented, Line, counted, number, print_json, print_lines, table
 from graft.cli.terminal import BAD, status
 from graft.ir.graph import Graph
@@ -60,6 +61,7 @@ def wants_backend(options: argparse.Namespace) -> bool:
 
 def check_backend(options: argparse.Namespace) -> int:
     """Check the backend and print the report; gives the exit code."""
+    check_targets((options.backend,))
     backends = find_backends()
     backend = backend_named(options.backend, backends)
     examples, seed = options.examples or _EXAMPLES, options.seed or 0

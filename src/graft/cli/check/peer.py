@@ -76,7 +76,11 @@ class Peer:
         except Exception as error:
             # Its errors have no common class of their own.
             reason = " ".join(str(error).split())[:500]
-            raise UserError(f"ONNX Runtime cannot run the model: {reason}") from error
+            raise UserError(
+                f"ONNX Runtime cannot run the model: {reason}",
+                hint="to compare with Graft's evaluator instead: graft compile MODEL -o FILE.graft,"
+                " then graft check FILE.graft --against MODEL",
+            ) from error
         return results
 
     def _handed_over(self, model: onnx.ModelProto) -> bytes | str:

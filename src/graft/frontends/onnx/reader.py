@@ -158,7 +158,9 @@ def _from_buffer(weights: Weights, written_as: str) -> Source:
         # Each format has its own errors; all of them say that the file is not what it should be.
         detail = " ".join(str(error).split())[:300]
         message = f"not a readable ONNX model: {detail}: truncated or damaged?"
-        raise ModelError(message, Location(source=weights.name), _hint(weights)) from error
+        raise ModelError(
+            message, Location(source=weights.name), _hint(weights, written_as)
+        ) from error
     return _source(model, weights)
 
 
@@ -178,7 +180,7 @@ def _source(model: onnx.ModelProto, weights: Weights) -> Source:
     if not model.ir_version or not model.HasField("graph"):
         lacking = "graph" if model.ir_version else "IR version"
         message = f"not a readable ONNX model: it has no {lacking}: truncated or damaged?"
-        raise ModelError(message, location, _hint(weights))
+        raise ModelError(message, location, _hint(weights, "protobuf"))
     for message, depth in nested_messages(model):
         if depth > MOST_NESTED:
             raise ModelError(f"the model is nested more than {MOST_NESTED} messages deep", location)
@@ -187,14 +189,22 @@ def _source(model: onnx.ModelProto, weights: Weights) -> Source:
     return Source(model, weights.name, weights, seeded_weights(model, weights.name))
 
 
-def _hint(weights: Weights) -> str:
+def _hint(weights: Weights, written_as: str) -> str:
     """What a file that is no ONNX model might be."""
     if weights.name.endswith(".graft"):
-        return "this is a compiled model: load it with graft.load"
+        return (
+            "this is a compiled model: run it with `graft run` or graft.load, or give its ONNX file"
+        )
     for offset, mark, hint in _FOREIGN:
         if weights.data[offset : offset + len(mark)] == mark:
             return hint
+    if written_as == "protobuf" and _is_printable(bytes(weights.data[:256])):
+        return "this is a text file: check the path"
     return "compare the file's size with that of the original"
+
+
+def _is_printable(data: bytes) -> bool:
+    return all(32 <= byte < 127 or byte in b"\t\r\n" for byte in data)
 
 
 def _is_text(message: onnx.ModelProto) -> bool:
