@@ -80,10 +80,10 @@ from graft.stages import (
 DESCRIPTION = """\
 Explain the placement of a model: the regions of each backend with their prices, other
 plans beside the chosen one, per node the refusals and the alternatives with their
-prices, and what would change the result. Launch costs are declared by backends and
-exclude the guard of a region (some 20 µs with a deadline). The model is not run, except
-for timings that prices need. For a .graft file: the placement at compile time, and the
-memory of its segments; nothing is run."""
+prices, and what would change the result. A launch costs what the backend declares and
+the time to wake the host's threads afterwards, without the guard of a region (some 20 µs
+with a deadline). The model is not run, except for timings that prices need. For a .graft
+file: the placement at compile time, and the memory of its segments; nothing is run."""
 EXAMPLES = """\
   graft explain model.onnx --target onednn,host            a summary
   graft explain model.onnx --target onednn,host --node /layer1/conv1/Conv
