@@ -1,8 +1,8 @@
-"""Whether a machine provides its cores in full: a number of threads in, the cores they got out.
+"""Detect contention: measure how many cores a number of threads get, and wait until they get all.
 
-On a virtual machine two processors may share one core for seconds at a time, and other work may
-take a core. Times taken meanwhile say nothing about a machine with that many cores, and slow down
-some contenders more than others.
+On a virtual machine two virtual processors may share a core for seconds at a time, and other
+processes may occupy one. Timings during contention are not comparable, because it slows down some
+programs more than others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def cores_given(threads: int) -> float:
-    """The number of cores' worth of work that so many threads get done."""
+    """The speed-up of so many busy threads over one: the number of cores that they get."""
     _busy_seconds(1)  # wakes the processor up
     return threads * _busy_seconds(1) / _busy_seconds(threads)
 
@@ -50,7 +50,7 @@ def _work() -> None:
 
 @dataclass
 class Watch:
-    """Waits for full cores, for `patience` seconds in total; after that it no longer waits."""
+    """Waits while there is contention, for `patience` seconds over all calls; then no longer."""
 
     threads: int
     patience: float
@@ -58,7 +58,7 @@ class Watch:
     lost: float = 0.0
 
     def wait(self) -> None:
-        """Return when the cores are available in full, or patience is used up."""
+        """Return when all cores are available, or the patience is used up."""
         start = time.monotonic()
         while not self.holds():
             time.sleep(_PAUSE_SECONDS)
@@ -66,14 +66,14 @@ class Watch:
             start = time.monotonic()
 
     def holds(self) -> bool:
-        """Whether the cores are available in full; always true once waiting has been given up."""
+        """Whether all cores are available; always true once the patience is used up."""
         if self.threads == 1 or self.lost >= self.patience:
             return True
         return self.measure_cores(self.threads) >= _ENOUGH * self.threads
 
     def measured(self, measure: Callable[[], T]) -> T:
-        """The result of a measurement during which cores were available in full, after a few
-        attempts."""
+        """The result of a measurement without contention before and after it, or of the last of
+        three attempts."""
         for _ in range(_ATTEMPTS):
             self.wait()
             result = measure()

@@ -22,14 +22,14 @@ from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.passes.fold_constants import fold_constants
 from graft.passes.inline_branches import inline_branches, names_bound, with_branch
 
-# Every `if` whose branches are both possible doubles the nodes behind it.
+# Every `if` whose branches are both possible doubles the nodes that depend on it.
 _DEPTH = 4
 _ROUNDS = 8
-_COUNTING = (DType.INT64, DType.BOOL)  # what ranks and extents are, and what is said of them
+_COUNTING = (DType.INT64, DType.BOOL)  # dtypes of ranks and extents, and of comparisons of them
 
 
 def settle_ranks(graph: Graph) -> Graph:
-    """Resolve the unknown ranks behind every `if`, innermost first."""
+    """Resolve the unknown ranks of values that depend on an `if`, innermost first."""
     return _settled(graph, _DEPTH)
 
 
@@ -44,7 +44,8 @@ def _settled(graph: Graph, depth: int) -> Graph:
 
 
 def _next(graph: Graph, names: set[str]) -> Node | None:
-    """The first `if` with results of unknown rank, or branches that know less than the graph."""
+    """The first `if` with a result of unknown rank that is read, or with a branch whose input has
+    unknown rank where its operand has not."""
     for node in graph.nodes:
         if node.op.name == "if" and node.output.name not in names:
             read = any(_is_open(v) and v in graph.users for v in node.outputs)
@@ -62,7 +63,7 @@ def _counts(value: Value) -> bool:
 
 
 def _is_uninformed(branch: Graph, operands: Sequence[Value]) -> bool:
-    """Whether the graph around a branch knows ranks that the branch does not."""
+    """Whether an input of the branch has unknown rank, and the operand passed for it has not."""
     pairs = zip(branch.inputs, operands, strict=True)
     return any(_is_open(formal) and not _is_open(actual) for formal, actual in pairs)
 
@@ -80,7 +81,7 @@ class _Spliced:
 
 
 class _Branching:
-    """An `if` in its graph."""
+    """The rewrites of one `if` and of the nodes that depend on it."""
 
     def __init__(self, graph: Graph, node: Node, depth: int) -> None:
         self.graph, self.node, self.depth = graph, node, depth
@@ -101,10 +102,11 @@ class _Branching:
                 return self.demanded(spliced[1], True, error)
             case [None, TypeRuleError() as error]:
                 return self.demanded(spliced[0], False, error)
-        return None  # it fails either way, and says so when it runs
+        return None  # both branches fail: running the model reports the error
 
     def demanded(self, spliced: _Spliced, expected: bool, error: TypeRuleError) -> Graph | None:
-        """The graph with the branch that does not fail, and checks of the condition."""
+        """The graph with the branch whose types are valid, and `demand` nodes that fail if the
+        condition selects the other one."""
         whole, condition = spliced.whole, self.node.args[0]
         if not names_bound(whole):
             return None
@@ -148,7 +150,7 @@ class _Branching:
         return _folded(replace(self.graph, nodes=(*before, decision, *after), outputs=outputs))
 
     def branch(self, part: Graph, captures: Sequence[Value]) -> Graph:
-        """The part as a graph that takes the captures, settled itself."""
+        """The part as a branch with the captures as inputs, its own ranks resolved."""
         closed = closed_graph(part.name, captures, part.nodes, part.outputs)
         return _settled(_folded(closed), self.depth)
 
@@ -170,7 +172,7 @@ class _Branching:
         return wanting
 
     def results(self, inside: set[Node]) -> list[Value]:
-        """The results of some nodes that others read."""
+        """The results of the nodes that other nodes or the graph's outputs read."""
         users, returned = self.graph.users, set(self.graph.outputs)
         computed = (value for n in self.graph.nodes if n in inside for value in n.outputs)
         return [v for v in computed if v in returned or not inside.issuperset(users.get(v, ()))]

@@ -27,15 +27,17 @@ _OF_EXTENTS = ("shape_of", "full")  # their results do not depend on elements of
 
 @dataclass(frozen=True)
 class Heads:
-    """The values to compare (none: the outputs), of which the first `outputs` are outputs; and the
-    values computed from heads alone that others depend on (`chosen`)."""
+    """The values whose errors are measured, in `values`; empty: the graph's outputs. The first
+    `outputs` of them are outputs of the graph. `chosen` are values computed from heads alone, such
+    as selected boxes, that other heads depend on."""
 
     values: tuple[Value, ...] = ()
     chosen: tuple[Value, ...] = ()
     outputs: int = 0
 
     def compared(self, graph: Graph) -> Graph:
-        """The graph with heads as its outputs and chosen values as further inputs."""
+        """The graph to measure: its outputs are the heads, and `chosen` values are inputs, fed with
+        those of the float program."""
         return with_outputs(_with_inputs(graph, self.chosen), self.values)
 
     def observed(self, graph: Graph) -> Graph:
@@ -58,8 +60,8 @@ def find_heads(graph: Graph, units: Sequence[Unit]) -> Heads:
 
 
 def measured_units(graph: Graph, units: Sequence[Unit]) -> tuple[Unit, ...]:
-    """The units whose errors can be measured: all but those behind floats whose number depends on
-    data."""
+    """The units whose errors can be measured: all but those that depend on floats whose number
+    depends on data."""
     if all(_is_sized(graph, value) for value in graph.outputs):
         return tuple(units)
     behind: set[Value] = set()
@@ -70,7 +72,7 @@ def measured_units(graph: Graph, units: Sequence[Unit]) -> tuple[Unit, ...]:
 
 
 def with_outputs(graph: Graph, values: Sequence[Value]) -> Graph:
-    """The graph with other outputs; itself without any."""
+    """The graph with these outputs instead of its own; unchanged if `values` is empty."""
     if not values:
         return graph
     return eliminate_dead_code(replace(graph, outputs=tuple(values), output_names=()))
@@ -88,7 +90,7 @@ def _with_inputs(graph: Graph, values: Sequence[Value]) -> Graph:
         left = [value for value in node.outputs if value not in given]
         if len(left) == len(node.outputs):
             builder.append(node)
-        elif left and node.op.name == "topk":  # what is chosen follows from where it is
+        elif left and node.op.name == "topk":  # its values can be gathered by the given indices
             operands = node.args[0], node.outputs[1]
             builder.append(make_node("gather", operands, left, axis=node.attrs.axis))
         elif left:

@@ -1,7 +1,7 @@
-"""Regions and the memory of their devices: calls of foreign code and copies for it, and what
-happens where a device has no memory left or cannot be reached any more.
+"""Calls of regions, and device memory for their operands: allocation, transfers, lost devices.
 
-A device that is lost is given up: the run begins again, with the host in its place.
+If a device is lost (unreachable, or out of memory for good), the run is repeated without it, with
+the host's code for its regions, until its circuit breaker lets it be tried again.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ Attempt = Callable[[Mapping[str, Device]], list[Any]]
 
 
 class Devices:
-    """The devices that a program's regions have, by memory space."""
+    """The devices of a program's regions by memory space, and which of them are available."""
 
     def __init__(self, program: Program, functions: Mapping[str, Runner]) -> None:
         self._functions = functions
         self._regions = _regions_by_space(program, functions)
-        self._known = _find_devices(self._regions)
-        self.at_hand: Mapping[str, Device] = self._known  # those that have not been lost
+        self._by_space = _find_devices(self._regions)
+        self.available: Mapping[str, Device] = self._by_space  # without lost ones
         self._occupancy = Occupancy()
         self._pool = TensorPool(partial(_bounded, self._regions))
 
     def run(self, attempt: Attempt) -> list[Any]:
-        """What `attempt` gives on the devices at hand; again, each time without one more device,
-        where one has been lost on the way or has no memory left."""
+        """The results of `attempt` on the available devices. It is repeated without a device that
+        is lost meanwhile, and, if a device is full, after another run has freed its memory."""
         while True:
-            if len(self.at_hand) < len(self._known):
-                self._recall()
+            if len(self.available) < len(self._by_space):
+                self._restore()
             results = self._try(attempt)
             if results is not None:
                 return results
 
     def _try(self, attempt: Attempt) -> list[Any] | None:
-        since = self._occupancy.enter() if self._known else 0
+        since = self._occupancy.enter() if self._by_space else 0
         full: FullDeviceError | None = None
         try:
-            return attempt(self.at_hand)
+            return attempt(self.available)
         except FullDeviceError as error:
             full = error
         except LostDeviceError as error:
@@ -74,7 +74,7 @@ class Devices:
                 raise error.error from error.error.__cause__
             return None
         finally:
-            if self._known and full is None:
+            if self._by_space and full is None:
                 self._occupancy.leave()
         if not self._occupancy.wait(since):
             self._regions[full.space][0].failed(full.__cause__ or full, Fault.LOST)
@@ -82,53 +82,53 @@ class Devices:
         return None
 
     def _lose(self, space: str) -> None:
-        """Do without a device for a while; what is under way elsewhere may still use it."""
-        self.at_hand = {name: one for name, one in self.at_hand.items() if name != space}
+        """Mark a device as unavailable for new attempts; runs in progress may still use it."""
+        self.available = {name: one for name, one in self.available.items() if name != space}
         self._pool.clear()
         for region in self._regions[space]:
             if not region.device_breaker.is_open:
                 region.device_breaker.fail(at_once=True)
 
-    def _recall(self) -> None:
-        """Try lost devices again whose breakers are half open."""
+    def _restore(self) -> None:
+        """Make lost devices available again whose circuit breakers are no longer open."""
         back = {
             space: device
-            for space, device in self._known.items()
-            if space in self.at_hand
+            for space, device in self._by_space.items()
+            if space in self.available
             or not any(region.device_breaker.is_open for region in self._regions[space])
         }
-        if len(back) > len(self.at_hand):
-            self.at_hand = back
+        if len(back) > len(self.available):
+            self.available = back
 
-    def take(self, value: Value, run: Run) -> Any:
-        """Memory for a value: of its device, or an array where that has been lost."""
+    def allocate(self, value: Value, run: Run) -> Any:
+        """Allocate memory for a value on its device, or a host array if that is lost."""
         kind = _tensor(value)
         device = run.devices.get(value.space)
         return (
             aligned_empty(kind.shape, kind.dtype)
             if device is None
-            else self._pool.take(kind, device)
+            else self._pool.allocate(kind, device)
         )
 
-    def give_back(self, value: Value, tensor: Any, run: Run) -> None:
-        """Keep the memory of a dead value for the next run."""
+    def release(self, value: Value, tensor: Any, run: Run) -> None:
+        """Return the device memory of a dead value to the pool."""
         if value.space in run.devices and tensor is not None:
-            self._pool.give_back(_tensor(value), tensor)
+            self._pool.release(_tensor(value), tensor)
 
     def call(
         self, step: RegionCall, inputs: Sequence[Value], outputs: Sequence[Value], run: Run
     ) -> Sequence[Any]:
-        """Run a region, or the host's code in its place."""
+        """Run a region, or the host's code for it if its device is lost."""
         function = self._functions[step.function]
         space = (*outputs, *inputs)[0].space if outputs or inputs else ""
         if not space:
             return _call_in_host_memory(step, function, inputs, outputs, run)
         assert isinstance(function, Region)
         operands = [run.values[number] for number in step.inputs]
-        results = [self.take(value, run) for value in outputs]
+        results = [self.allocate(value, run) for value in outputs]
         device = run.devices.get(space)
         if device is None:  # it has been lost, or there is none
-            lost = space in self._known
+            lost = space in self._by_space
             spent = (function.compute if lost else function.run)(operands, results)
         else:
             specs = ([_tensor(value)[1:] for value in values] for values in (inputs, outputs))
@@ -144,7 +144,7 @@ class Devices:
         device, data = run.devices.get(space), run.values[step.source]
         memory: Any
         if step.upload:
-            memory = self.take(target, run)
+            memory = self.allocate(target, run)
         else:
             memory = _outputs((target,), (step.target,), region.guard.is_supervised, run)[0]
         start = time.perf_counter()
@@ -199,8 +199,8 @@ def _call_in_host_memory(
 def _outputs(
     values: Sequence[Value], numbers: Sequence[int], private: bool, run: Run
 ) -> list[Array]:
-    """Arrays for foreign code to write into. Those are `private` that it may yet write into when
-    nobody waits for it any more: neither the arena nor a user's array."""
+    """Result arrays for foreign code. `private` ones are neither in the arena nor a user's: a call
+    that is abandoned at its deadline may still write into them later."""
     arrays = []
     for value, number in zip(values, numbers, strict=True):
         array = run.values[number] if value.slot is not None else run.given.get(number)
@@ -251,8 +251,8 @@ def _region_calls(program: Program) -> Iterable[RegionCall]:
 
 
 def _find_devices(regions_by_space: Mapping[str, Sequence[Region]]) -> Mapping[str, Device]:
-    """The devices by memory space. A region whose code could not be loaded has none, and gets that
-    of the others."""
+    """The devices by memory space. A region whose code could not be loaded has no device of its own
+    and is assigned the one of its space."""
     by_space: dict[str, Device] = {}
     for space, regions in regions_by_space.items():
         device = next((one.device for one in regions if one.device is not None), None)
@@ -264,5 +264,5 @@ def _find_devices(regions_by_space: Mapping[str, Sequence[Region]]) -> Mapping[s
 
 
 def _bounded(regions: Mapping[str, Sequence[Region]], space: str, task: Callable[[], Any]) -> Any:
-    """What a device is asked for, within the deadline of its regions."""
+    """Run a request to a device within the deadline of its regions."""
     return regions[space][0].guard.bounded(task)

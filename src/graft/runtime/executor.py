@@ -98,8 +98,8 @@ class Executor:
         recorder: Recorder | None = None,
     ) -> Run:
         """A run that works in a frame."""
-        at_hand = self.devices.at_hand if devices is None else devices
-        return Run(Values(frame, self._constants), buffers, at_hand, recorder)
+        available = self.devices.available if devices is None else devices
+        return Run(Values(frame, self._constants), buffers, available, recorder)
 
     def _attempt(
         self,

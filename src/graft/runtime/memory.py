@@ -56,9 +56,9 @@ def _may_read_addresses() -> bool:
 address_of = _read_address if _may_read_addresses() else _told_address
 
 
-def give_back() -> None:
-    """Return memory that is free to the system, where the C library can: it keeps what large
-    weights lay in, for later, which after compiling is as much as the program itself takes."""
+def trim_heap() -> None:
+    """Return free memory to the operating system, if the C library can. It would keep the memory of
+    large weights, which after compiling is as much as the program itself needs."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

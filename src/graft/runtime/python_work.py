@@ -69,7 +69,7 @@ class PythonWorker:
             case Release(numbers):
                 for number in numbers:
                     tensor = run.values.objects.pop(number, None)
-                    self._devices.give_back(self._program.values[number], tensor, run)
+                    self._devices.release(self._program.values[number], tensor, run)
             case Collect(output, value):
                 slices = run.slices.setdefault(output, ScanOutputs(1, "loop"))
                 slices.append([run.values.lasting(value)])

@@ -45,7 +45,7 @@ from graft.runtime.feeds import (
     store_outputs,
 )
 from graft.runtime.incidents import Incidents
-from graft.runtime.memory import give_back, is_usable
+from graft.runtime.memory import is_usable, trim_heap
 from graft.runtime.native import why_not_here
 from graft.runtime.placement import BLOB, StoredPlacement
 from graft.runtime.profile import Profile
@@ -110,7 +110,7 @@ class Session:
     @cached_property
     def executor(self) -> Executor | EvaluatedProgram:
         """The program, linked into this process; one for another machine is refused."""
-        give_back()  # what the compiler worked on
+        trim_heap()  # memory that the compiler has freed
         return self._link()
 
     @cached_property

@@ -36,7 +36,7 @@ class TensorPool:
         self._kept: dict[DeviceTensor, list[Any]] = {}
         self._lock = Lock()
 
-    def take(self, kind: DeviceTensor, device: Device) -> Any:
+    def allocate(self, kind: DeviceTensor, device: Device) -> Any:
         """A tensor that was given back, or a new one."""
         with self._lock:
             tensors = self._kept.get(kind)
@@ -51,8 +51,8 @@ class TensorPool:
                 if is_late or not self.clear():
                     raise FullDeviceError(kind.space, is_late) from error
 
-    def give_back(self, kind: DeviceTensor, tensor: Any) -> None:
-        """Keep a tensor for the next who needs one like it."""
+    def release(self, kind: DeviceTensor, tensor: Any) -> None:
+        """Return a tensor to the pool."""
         with self._lock:
             self._kept.setdefault(kind, []).append(tensor)
 

@@ -1,8 +1,9 @@
-"""Running totals in one pass: `cumsum` and `cumprod` along an axis that is not very short.
+"""Prefix sums and products in one pass: `cumsum`, `cumprod` along an axis that is not very short.
 
-The threads share the lines along the axis, whatever the sizes; neighbouring lines go side by side
-in the lanes of vectors, and those that fill none one by one. Totals are gathered in the widest type
-of their kind and rounded when they are stored, as the reference does.
+A line is the elements along the axis at fixed indices of the other axes. Threads share the lines,
+whatever the sizes; neighbouring lines are the lanes of a vector, and lines that fill no vector are
+computed one by one. Totals accumulate in the widest dtype of their kind and are rounded when they
+are stored, as the reference does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from graft.loop.statements import ramp, spread, store
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-# Of an axis along which each total is summed anew in fewer cycles than it waits for the one before:
-# as many vectors as the latency of an addition has cycles.
+# Up to so many vectors along the axis, summing each total from scratch takes fewer cycles than
+# waiting for the previous total: as many vectors as an addition has cycles of latency.
 _SHORT_VECTORS = 4
 
 
@@ -66,7 +67,7 @@ class _Totals:
                 self._line(code.let(f"start{lanes}", start), extent, inner, lanes)
 
     def _along(self) -> tuple[Term, Term]:
-        """The extent of the axis, which may be counted from the last, and what is behind it."""
+        """The extent of the axis, which may be negative, and the stride along it in elements."""
         code, rank = self._code, len(self._shape)
         if self._named is None:
             axis = term(self._attrs.axis % rank)
@@ -81,7 +82,7 @@ class _Totals:
         return code.let("extent", extent), code.let("inner", inner)
 
     def _line(self, start: Term, extent: Term, inner: Term, lanes: int) -> None:
-        """The totals of one line, or of as many as a vector has lanes."""
+        """The totals of `lanes` neighbouring lines."""
         code = self._code
         total = Buffer(f"total{lanes}", self._dtype, (Const(lanes),), Scope.REGISTER)
         every = ramp(term(0), lanes)

@@ -1,8 +1,8 @@
-"""Tensors under other extents: runs of axes that every operand treats alike are one axis.
+"""Merge axes: consecutive axes that all operands have, or broadcast along, become one loop.
 
-In go a result's shape and the shapes of what is read beside it, as NumPy would broadcast them; out
-come few axes to loop over, and each operand's extents along them. Row-major memory stays as it is.
-Extents may be symbolic, as long as it is known which operands are repeated along them.
+Input: a result's shape, and the shapes of its operands, which broadcast to it. Output: the fewest
+axes to loop over (runs of the original ones), and each operand's extents along them. Tensors are
+row-major and not copied. Extents may be symbolic if it is known which operands are broadcast.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ _ON_INTEGERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """A result's axes in runs, each of which is looped over as one axis."""
+    """The axes of a result, grouped into runs of consecutive axes, with one loop each."""
 
     shape: Extents
-    runs: tuple[tuple[int, int], ...]  # first axis and the one behind the last
+    runs: tuple[tuple[int, int], ...]  # half-open: first axis, axis after the last
 
     @property
     def extents(self) -> Extents:
-        """How far each run goes."""
+        """The number of elements along each run."""
         return self.view(self.shape)
 
     def view(self, shape: Extents) -> Extents:
-        """An operand's extents along the runs; a run that it does not have is 1."""
+        """An operand's extents along the runs; 1 for a run along which it is broadcast."""
         whole = padded(shape, len(self.shape))
         return tuple(total(whole[first:stop]) for first, stop in self.runs)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """How far each run goes, where that is known."""
+        """The static extents of the runs; an internal error if one is symbolic."""
         return numbers(self.extents)
 
 
 def numbers(extents: Extents) -> tuple[int, ...]:
-    """Extents that are known."""
+    """The extents as integers; an internal error if one is symbolic."""
     sizes = tuple(extent for extent in extents if isinstance(extent, int))
     if len(sizes) < len(extents):
         raise InternalError(f"the extents {extents} are not numbers")
@@ -73,7 +73,7 @@ def numbers(extents: Extents) -> tuple[int, ...]:
 
 
 def total(extents: Extents) -> Dim:
-    """How many elements there are."""
+    """The number of elements of a tensor with these extents."""
     count = product(extents)
     if isinstance(count, Unknown):
         raise InternalError(f"the extents {extents} are too large an expression")
@@ -81,19 +81,19 @@ def total(extents: Extents) -> Dim:
 
 
 def padded(shape: Extents, rank: int) -> Extents:
-    """The shape with the leading axes of extent 1 that broadcasting imagines."""
+    """The shape with leading axes of extent 1 up to the rank, as in broadcasting."""
     return (1,) * (rank - len(shape)) + shape
 
 
 def merged(shape: Extents, operands: Iterable[Extents], apart: int = 0) -> Axes:
-    """The fewest runs such that each operand has all of a run or nothing of it.
+    """The fewest runs such that each operand is broadcast along all axes of a run or along none.
 
-    The last `apart` axes are runs of their own. There is at least one run, if an empty one.
+    Each of the last `apart` axes is a run of its own. There is at least one run; it may be empty.
     """
     rank = len(shape)
     others = [padded(operand, rank) for operand in operands]
     runs: list[tuple[int, int]] = []
-    # Which operands have the current run; None: not known yet.
+    # Which operands are not broadcast along the current run; None: all its extents are 1 so far.
     current_has: tuple[bool, ...] | None = None
     for axis in range(rank - apart):
         has = tuple(operand[axis] != 1 for operand in others) if shape[axis] != 1 else None
@@ -107,17 +107,17 @@ def merged(shape: Extents, operands: Iterable[Extents], apart: int = 0) -> Axes:
 
 
 def operand_shapes(nodes: Sequence[Node], rank: int) -> dict[Value, Extents] | Refusal:
-    """What pointwise nodes read, with the shape under which it broadcasts to `rank` axes."""
+    """The operands of pointwise nodes, each with its shape padded to `rank` axes."""
     inside = {value for node in nodes for value in node.outputs}
     shapes: dict[Value, Extents] = {}
     for node in nodes:
         for position, value in enumerate(node.args):
-            behind = 0  # axes of the result behind those of the operand
+            behind = 0  # axes of the result after those of the operand
             if node.op.name == "nn.bias_add" and position == 1:
                 behind = len(shape_of(node.output)) - 1 - node.attrs.axis
                 behind = behind if node.attrs.axis >= 0 else ~node.attrs.axis
             if value in inside:
-                if behind:  # what it is computed from would have to be seen along that axis, too
+                if behind:  # its own operands would need padding along that axis, too
                     return Refusal(f"the bias %{value.name} is computed in the same kernel", node)
                 continue
             shape = padded((*shape_of(value), *(1,) * behind), rank)
@@ -143,7 +143,7 @@ def not_pointwise(nodes: Sequence[Node]) -> Refusal | None:
 
 
 def viewed(group: Group, stores: Stores, shapes: Mapping[Value, Extents]) -> Parameters:
-    """Parameters of a kernel that sees the tensors under these extents."""
+    """Parameters of a kernel whose tensors are reshaped to these extents."""
     constants = {
         value: Literal(literal.array.reshape(numbers(shapes.get(value, literal.array.shape))))
         for value, literal in group.constants.items()
@@ -157,7 +157,7 @@ def viewed(group: Group, stores: Stores, shapes: Mapping[Value, Extents]) -> Par
 
 
 def unflattened(number: Expr, extents: Sequence[Expr | int]) -> tuple[Expr, ...]:
-    """The index along each axis of the element that has a number in row-major order."""
+    """The index along each axis of an element, from its row-major linear index."""
     indices: list[Expr] = []
     inner: Expr = Const(1)
     for position, extent in reversed(list(enumerate(extents))):
@@ -171,7 +171,7 @@ def unflattened(number: Expr, extents: Sequence[Expr | int]) -> tuple[Expr, ...]
 
 
 def shared_loop(parts: Sequence[tuple[Var, Expr | int]], body: Stmt) -> Stmt:
-    """One loop over all combinations of indices, the last part's fastest, for threads to share."""
+    """One parallel loop over all combinations of indices; the last index varies fastest."""
     job = Var("job")
     indices = unflattened(job, [extent for _, extent in parts])
     body = bound([(var, value) for (var, _), value in zip(parts, indices, strict=True)], body)
@@ -181,7 +181,7 @@ def shared_loop(parts: Sequence[tuple[Var, Expr | int]], body: Stmt) -> Stmt:
 
 
 def unclear(shape: Extents, operands: Iterable[Extents]) -> Refusal | None:
-    """Why it is not known which operands are repeated along an axis, if it is not."""
+    """A refusal if symbolic extents leave open whether an operand is broadcast along an axis."""
     for operand in operands:
         for extent, whole in zip(padded(operand, len(shape)), shape, strict=True):
             if extent not in (1, whole):
