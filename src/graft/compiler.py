@@ -219,7 +219,8 @@ def _refuse_reference(program: Executable, strict: bool) -> None:
     left = program.reference_nodes
     if strict and left:
         name, reason = next(iter(left.items()))
+        nodes = "1 node needs" if len(left) == 1 else f"{len(left)} nodes need"
         raise UnsupportedError(
-            f"strict=True refuses the reference evaluator, which {len(left)} nodes need;"
+            f"strict=True refuses the reference evaluator, which {nodes};"
             f" the first is %{name}: {reason}"
         )

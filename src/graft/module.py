@@ -114,7 +114,7 @@ class Placement:
     def _of(self, backend: str, count: int, total: int) -> str:
         own = [region for region in self.regions if region.backend == backend]
         if not own:
-            return f"{backend}: {count} nodes"
+            return f"{backend}: {count} {'node' if count == 1 else 'nodes'}"
         share = sum(region.macs for region in own) / max(self.macs, 1)
         regions = f"{len(own)} region{'s' if len(own) > 1 else ''}"
         name = f"{backend} (simulated)" if backend in self.simulated else backend

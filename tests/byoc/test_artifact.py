@@ -111,7 +111,7 @@ def test_a_file_tells_the_placement(saved: Path, tmp_path: Path) -> None:
     session = graft.load(saved)
     assert [region.backend for region in session.placement.regions] == ["simnpu"] * 2
     assert session.placement.nodes == {"host": 1, "simnpu": 4}
-    assert str(session.placement).startswith("host: 1 nodes; simnpu (simulated): 4 of 5 nodes")
+    assert str(session.placement).startswith("host: 1 node; simnpu (simulated): 4 of 5 nodes")
     assert json.loads(session.placement.to_json())["nodes"] == {"host": 1, "simnpu": 4}
     assert session.incidents == []
     path = tmp_path / "host.graft"

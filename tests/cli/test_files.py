@@ -60,7 +60,7 @@ def test_whoever_compiles_is_told_of_the_evaluator(
     captured = capsys.readouterr()
     assert "1 node runs on the reference evaluator" in captured.err
     assert "operators string.concat" in captured.err
-    assert "reference: 1 nodes" in captured.out
+    assert "reference: 1 node\n" in captured.out
 
 
 def test_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

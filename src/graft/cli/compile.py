@@ -285,7 +285,7 @@ class SavedFile:
         rows = (
             ("machine", self.machine),
             ("placement", str(self.placement)),
-            ("kernels", f"{number(self.size.kernels)}, called {number(self.size.calls)} times"),
+            ("kernels", f"{number(self.size.kernels)}, called {counted(self.size.calls, 'time')}"),
             ("file", size_text(self.file_bytes)),
             ("arena", arena),
         )
