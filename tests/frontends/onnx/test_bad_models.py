@@ -388,5 +388,5 @@ def test_foreign_operators_say_what_to_do() -> None:
     assert str(caught.value) == (
         "operator AttnLSTM belongs to the foreign domain 'com.microsoft'\n"
         "  at node 'it' (AttnLSTM) in <ModelProto>\n"
-        "  hint: register a lowering, add a local function that defines it, or export without it"
+        "  hint: define it by a local function, export without it, or register a lowering in Python"
     )

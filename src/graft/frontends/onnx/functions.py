@@ -190,7 +190,7 @@ def unknown_operator(node: onnx.NodeProto, opset: int, location: Location) -> Us
     return UnsupportedError(
         f"operator {node.op_type} belongs to the foreign domain '{node.domain}'",
         location,
-        "register a lowering, add a local function that defines it, or export without it",
+        "define it by a local function, export without it, or register a lowering in Python",
     )
 
 
