@@ -80,14 +80,16 @@ def test_template(name: str) -> None:
     assert tally.interpreted >= LEAST_INTERPRETED, tally
 
 
-# Chains of convolutions are for known sizes; they and windows over bytes have tests of their own.
+# Chains of convolutions are for known sizes; they, windows over bytes and the windows of deformable
+# convolutions (`test_deformable.py`) have tests of their own.
 IMAGES = [
     one.name
     for one in TEMPLATES
     if one.layout is Layout.BLOCKED and not isinstance(one.anchors, Chain) and one.name in DRAWN
 ]
 assert {one.name for one in TEMPLATES if one.layout is Layout.BLOCKED} - {*IMAGES} == {
-    *("depthwise_bytes", "depthwise_project", "expand_depthwise", "inverted_residual")
+    *("depthwise_bytes", "depthwise_project", "expand_depthwise", "inverted_residual"),
+    "blocked_windows",
 }
 IMAGES.append("relayout")
 UNKNOWN_AXES = st.sampled_from([(0,), (2,), (3,), (2, 3), (0, 2, 3)])
