@@ -3,8 +3,8 @@
 Four layers, 384 numbers wide, as decoders are that run on CPUs. A word and the keys and values of
 all words before it go in; the next word and longer keys and values come out, so that every run has
 sizes that were not there before. The model is written as exporters do, with drawn weights, in
-float32 and with the 8-bit weights of ONNX Runtime's dynamic quantiser. The contenders take turns in
-one process.
+float32 and with the 8-bit weights of ONNX Runtime's dynamic quantiser. The contenders take turns,
+each in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ REST = 0.1
 HEADER = ("decoder", "Graft", "ONNX Runtime", "Graft is faster by")
 
 Run = Callable[[None, Mapping[str, Any]], Sequence[Any]]
+Session = Any  # a module, or ONNX Runtime's session: both have `run` and `get_inputs`
 
 
 @dataclass
@@ -107,23 +110,59 @@ def written(run: Run, names: Sequence[str], other: Run | None = None) -> float:
     return error
 
 
-def timed(path: Path, threads: int, rounds: int) -> tuple[list[float], list[float], float]:
-    """Seconds per word and round, of Graft and of ONNX Runtime, and how far they are apart."""
+def load_graft(path: Path, threads: int) -> Session:
+    return compile(path, threads=threads, strict=True)
+
+
+def load_onnxruntime(path: Path, threads: int) -> Session:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    module = compile(path, threads=threads, strict=True)
-    names = [one.name for one in module.get_inputs()]
-    error = written(session.run, names, module.run)
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+LOADERS = (load_graft, load_onnxruntime)
+
+
+def difference(path: Path, threads: int) -> float:
+    """How far the contenders' numbers are apart."""
+    own, peer = (load(path, threads) for load in LOADERS)
+    return written(peer.run, input_names(own), own.run)
+
+
+def input_names(session: Session) -> list[str]:
+    return [one.name for one in session.get_inputs()]
+
+
+def serve(pipe: Connection, load: Callable[[Path, int], Session], path: Path, threads: int) -> None:
+    """Send the seconds per word whenever they are asked for."""
+    session = load(path, threads)
+    names = input_names(session)
+    written(session.run, names)
     WATCH.wait()
+    pipe.send(0.0)
+    while pipe.recv():
+        start = time.perf_counter()
+        written(session.run, names)
+        pipe.send((time.perf_counter() - start) / TURNS)
+
+
+def timed(path: Path, threads: int, rounds: int) -> tuple[list[float], list[float], float]:
+    """Seconds per word and round, of Graft and of ONNX Runtime, and how far they are apart."""
+    context, pipes = get_context("spawn"), list[Connection]()
+    for load in LOADERS:
+        own, other = context.Pipe()
+        context.Process(target=serve, args=(other, load, path, threads), daemon=True).start()
+        own.recv()  # it is ready
+        pipes.append(own)
     times: tuple[list[float], list[float]] = [], []
     for _ in range(rounds):
-        for run, seconds in zip((module.run, session.run), times, strict=True):
+        for pipe, seconds in zip(pipes, times, strict=True):
             time.sleep(REST)
-            start = time.perf_counter()
-            written(run, names)
-            seconds.append((time.perf_counter() - start) / TURNS)
-    return *times, error
+            pipe.send(True)
+            seconds.append(pipe.recv())
+    for pipe in pipes:
+        pipe.send(False)
+    return *times, difference(path, threads)
 
 
 def compared(own: Sequence[float], other: Sequence[float], error: float) -> Json:
