@@ -351,6 +351,26 @@ def test_reductions(dtype: DType, lanes: int) -> None:
             )
 
 
+@pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("lanes", [1, 4, 7, 16])
+def test_bits_of_floats_and_comparisons(lanes: int, target: Target) -> None:
+    """Floats as integers, a negative zero and NaN too, and which lanes are below another number."""
+    values = np.array([0.0, -0.0, 1.5, -2.5, np.inf, -np.inf, np.nan, 1e-40] * 4, np.float32)
+
+    def below(a):
+        test = Compare(CompareKind.LESS, a, spread(Const(1.0, a.dtype), a))
+        return spread(Call("reduce_to_bits", (test,), DType.INT64), a)
+
+    formulas = [lambda a: Call("bits", (a,), DType.INT32), below]
+    function = elementwise([DType.FLOAT32], formulas, [DType.INT32, DType.INT64], lanes)
+    given = {"in0": values, "out0": np.zeros(32, np.int32), "out1": np.zeros(32, np.int64)}
+    result = run(compiled(function, target), given | {"n": 32})
+    np.testing.assert_array_equal(result["out0"], values.view(np.int32))
+    for start in range(0, 32 - lanes + 1, lanes):
+        word = sum(int(v < 1.0) << lane for lane, v in enumerate(values[start : start + lanes]))
+        np.testing.assert_array_equal(result["out1"][start : start + lanes], word)
+
+
 def test_nan_wins_a_reduction() -> None:
     values = np.array([1, 5, np.nan, 2, 7, 3, 2, 1], np.float32)
     names = ("reduce_max", "reduce_min")

@@ -98,6 +98,8 @@ def call(
     wide = [widen(builder, argument, dtype) for argument in arguments]
     if name in _TESTS:
         return _TESTS[name](builder, wide[0])
+    if name == "bits":
+        return builder.convert("bitcast", wide[0], "i64" if dtype is DType.FLOAT64 else "i32")
     if name in _BYTES:
         value, offset = wide
         return nearest_byte(builder, value, offset, _BYTES[name])
@@ -120,6 +122,8 @@ def _integer(builder: Builder, name: str, dtype: DType, value: Value, *rest: Val
             return _with_flag(builder, "ctlz", value)
         case "popcount":
             return builder.elementwise("ctpop", value)
+        case "reduce_to_bits":
+            return _mask_bits(builder, value)
         case "nibble":
             return nibble(builder, value)
         case "interleave4":
@@ -131,6 +135,13 @@ def _integer(builder: Builder, name: str, dtype: DType, value: Value, *rest: Val
         case "dot2":
             return dot2(builder, value, *rest)
     raise UnsupportedError(f"machine code knows no function '{name}' of {dtype}")
+
+
+def _mask_bits(builder: Builder, mask: Value) -> Value:
+    """One instruction on x86, where it is taken as a number of as many bits as there are lanes."""
+    element = f"i{mask.lanes}"
+    bits = mask if mask.lanes == 1 else builder.convert("bitcast", mask, element, 1)
+    return builder.convert("zext", bits, "i64")
 
 
 def _integer_power(builder: Builder, base: Value, exponent: Value) -> Value:

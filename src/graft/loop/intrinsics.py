@@ -28,10 +28,13 @@ class Intrinsic:
     across: bool = False  # whether lanes of the result are made of several of an argument
     integers: bool = False  # takes integers too
     operations: int = 1  # what it counts as beside an addition
+    reinterprets: bool = False  # gives the bits of a float, or of it as float32, as an integer
     is_chain: bool = False  # takes a long chain of instructions that depend on one another
 
     def result(self, dtype: DType) -> DType:
         """The dtype of the result for arguments of `dtype`."""
+        if self.reinterprets:
+            return DType.INT64 if dtype is DType.FLOAT64 else DType.INT32
         return self.to or dtype
 
 
@@ -64,6 +67,16 @@ def _sigmoid(value: Any) -> Any:
 def _bit_count(value: Any) -> Any:
     array = np.asarray(value)
     return np.bitwise_count(array.view(f"u{array.dtype.itemsize}")).astype(array.dtype)[()]
+
+
+def _float_bits(value: Any) -> Any:
+    array = np.asarray(value, None if np.asarray(value).itemsize >= 4 else np.float32)
+    return array.view(f"i{array.itemsize}")[()]
+
+
+def _mask_bits(value: Any) -> Any:
+    """A number with a bit for each lane that is true, the first lane's the lowest."""
+    return sum(int(lane) << number for number, lane in enumerate(np.atleast_1d(value)))
 
 
 def _leading_zeros(value: Any) -> Any:
@@ -160,6 +173,8 @@ INTRINSICS: dict[str, Intrinsic] = {
     "to_tf32": Intrinsic(1, _to_tf32),
     "isnan": Intrinsic(1, np.isnan, to=DType.BOOL),
     "isinf": Intrinsic(1, np.isinf, to=DType.BOOL),
+    "bits": Intrinsic(1, _float_bits, reinterprets=True),
+    "reduce_to_bits": Intrinsic(1, _mask_bits, to=DType.INT64, reduces=True, integers=True),
     "to_int8": Intrinsic(2, _nearest_byte(DType.INT8), to=DType.INT8, operations=3),
     "to_uint8": Intrinsic(2, _nearest_byte(DType.UINT8), to=DType.UINT8, operations=3),
     "nibble": Intrinsic(1, lambda x: (x & 15).astype(np.float32), to=DType.FLOAT32, integers=True),
