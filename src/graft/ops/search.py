@@ -7,6 +7,7 @@ The number of results depends on the data, so their extents are unknown.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,12 @@ from graft.base.dims import UNKNOWN, AnyDim, Dim
 from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
+from graft.ir.op import Work, traffic
 from graft.ir.types import TensorType
 from graft.ops.reduce import comparable, reading_work
 from graft.ops.rules import normalize_axis, operator, require
+
+_SELECTED, _SORTED = 16, 256  # operations per element of the first of all, and of the results
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,12 @@ def _topk_type(
     return TensorType(data.dtype, shape), TensorType(DType.INT64, shape)
 
 
-@operator("topk", "data k?", _topk_type, outputs=2, work=reading_work)
+def _topk_work(_attrs: TopKAttrs, ins: Sequence[TensorType], outs: Sequence[TensorType]) -> Work:
+    """About as many operations as a selection of vectors and a sort of the results take."""
+    return Work(0, ins[0].size * _SELECTED + outs[0].size * _SORTED, traffic(ins, outs))
+
+
+@operator("topk", "data k?", _topk_type, outputs=2, work=_topk_work)
 def _topk(attrs: TopKAttrs, data: Array) -> tuple[Array, Array]:
     """The k largest or smallest elements along an axis, and their indices."""
     count: Any = attrs.k

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.backends.host.flows import check_flow
-from tests.backends.host.symbolic import Sizes, check, graph_of, kernel_of
+from tests.backends.host.symbolic import (
+    Draw,
+    Sizes,
+    check,
+    graph_of,
+    kernel_of,
+    random_numbers,
+)
 
 from graft.backends.host.backend import HostBackend
 from graft.backends.host.kernels.expression.template import HELD
@@ -64,6 +71,41 @@ def test_any_axis(axis: int, largest: bool) -> None:
 def test_everything_is_a_sort() -> None:
     check(lambda s: found(s, s.input(2, s.n), s.n, sorted=False), *LISTS)
     check(lambda s: found(s, s.input(2, s.n), s.n, largest=False), *LISTS, draw=crowded)
+
+
+def ascending(value: Value) -> Array:
+    """Every element but the first ones displaces another, or none of them does."""
+    return np.sort(crowded(value) if value.dtype.is_integer else random_numbers(value, -9, 9), -1)
+
+
+@pytest.mark.parametrize("count", [1, 30, 300, 700])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8"])
+@pytest.mark.parametrize("draw", [None, crowded, ascending])
+def test_few_of_many(count: int, dtype: str, draw: Draw | None) -> None:
+    """More elements than there is room for candidates, sorted by counting and by digits."""
+
+    def build(s: Sizes) -> tuple[Value, ...]:
+        return found(s, s.input(s.n, dtype=dtype), dim_min(s.n, count), largest=count % 7 > 0)
+
+    check(build, *({"n": n} for n in (count, count + 1, 2 * count + 130, 5000)), draw=draw)
+
+
+@pytest.mark.parametrize("shape", [(37, 9), (3, 9, 37), (2, 9, 3), (40, 130)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8"])
+@pytest.mark.parametrize("largest", [True, False])
+def test_rows_in_lanes(shape: tuple[int, ...], dtype: str, largest: bool) -> None:
+    def build(s: Sizes) -> tuple[Value, ...]:
+        return found(s, s.input(*shape, dtype=dtype), 2, axis=1, largest=largest)
+
+    for draw in (None, crowded):
+        check(build, {}, draw=draw)
+
+
+def test_symbolic_rows_in_lanes() -> None:
+    def build(s: Sizes) -> tuple[Value, ...]:
+        return found(s, s.input(s.n, 9, s.m), 3, axis=1)
+
+    check(build, *({"n": n, "m": m} for n, m in [(1, 1), (2, 40), (0, 3), (3, 0), (5, 16)]))
 
 
 def test_static_sizes() -> None:

@@ -35,7 +35,8 @@ from graft.backends.host.kernels.linear_attention import linear_attention
 from graft.backends.host.kernels.recurrence import recurrence
 from graft.backends.host.kernels.roi_align import roi_align
 from graft.backends.host.kernels.scatter import max_unpool, scatter
-from graft.backends.host.kernels.search import distinct, nonzero, topk
+from graft.backends.host.kernels.search import distinct, nonzero
+from graft.backends.host.kernels.selection import topk
 from graft.backends.host.kernels.sizes import sizes
 from graft.backends.host.kernels.suppression import suppression
 from graft.backends.host.kernels.totals import totals

@@ -1,7 +1,6 @@
-"""Searching and sorting, whatever the sizes: the first, the non-zero, the distinct elements.
+"""Searching and sorting, whatever the sizes: the non-zero, the distinct elements.
 
-`topk` reads each row once, in order, into a heap of the best elements so far with the last of them
-on top; emptied, the heap yields them sorted. The threads share the rows. `bounded_unique` pops the
+`bounded_unique` pops the
 elements from a heap in ascending order, the lower position first among equals: where one differs
 from its predecessor, a new group begins. Rows are sorted column by column, the last one first; each
 time, the groups so far decide among equals, before positions do. All NaN count as equal.
@@ -135,62 +134,6 @@ class Heap:
                 with code.otherwise():
                     code.set(child, count)
             self.put(hole.value, value, position)
-
-
-@node_kernel("topk")
-def topk(group: Group, stores: Stores, _target: Target) -> Plan:
-    """The first elements along an axis in descending or ascending order."""
-    node = group.node
-    axis = node.attrs.axis % len(shape_of(node.args[0]))
-    # How many is not read: it is what the result's shape says, and the type rule has compared it,
-    # when the model was compiled or when the sizes were known.
-    return node_plan(group, stores, lambda writer: _Search(writer, axis).write())
-
-
-class _Search:
-    """Writes the loops over rows and over the elements of a row."""
-
-    def __init__(self, writer: Writer, axis: int) -> None:
-        self._code, node = writer.code, writer.group.node
-        shape = shape_of(node.args[0])
-        self._outer = writer.dim(product(shape[:axis]))
-        self._inner = writer.dim(product(shape[axis + 1 :]))
-        self._extent, self._count = writer.dim(shape[axis]), writer.dim(shape_of(node.output)[axis])
-        self._data = writer.present_operand(0)
-        self._values, self._indices = writer.result(0), writer.result(1)
-        self._heap = Heap.of(
-            writer.code, Order(node.attrs.largest), self._data.dtype, self._count, False
-        )
-
-    def write(self) -> None:
-        code = self._code
-        with (
-            code.when(self._count > 0),
-            code.memory(*self._heap.memory),
-            code.parallel("job", self._outer * self._inner) as job,
-        ):
-            line = code.let("line", job // self._inner)
-            self._row(line, code.let("column", job % self._inner))
-
-    def _row(self, line: Term, column: Term) -> None:
-        def element(at: Term) -> Term:
-            return load(self._data, (line * self._extent + at) * self._inner + column)
-
-        code, count, heap = self._code, self._count, self._heap
-        with code.loop("first", count) as at:
-            heap.put(at, element(at), at)
-        heap.build(count)
-        with code.loop("next", self._extent - count, count) as at:
-            new = code.let("new", element(at))
-            # Among equals the new one is later: all that is there stands at lower positions.
-            with code.when(heap.order.precedes(new, heap.value(0))):
-                heap.sink("offer", new, at, count)
-        with code.loop("rank", count) as rank:  # the last one in order is on top
-            last = code.let("last", count - 1 - rank)
-            offset = (line * count + last) * self._inner + column
-            code.store(self._values, offset, heap.value(0))
-            code.store(self._indices, offset, heap.position(0))
-            heap.reinsert("shrink", last, last)
 
 
 @node_kernel("nonzero")
