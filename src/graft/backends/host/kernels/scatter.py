@@ -20,12 +20,15 @@ from graft.base.dtypes import DType
 from graft.llvm.types import SMALL_FLOATS
 from graft.loop.build import Term, binary, cast, load, minimum, select, term
 from graft.loop.ir import INDEX, Barrier, BinaryKind, LoopKind
-from graft.loop.statements import scratch
+from graft.loop.statements import scratch, store_vector, vector
 from graft.ops.window import RANKS
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 _CHUNK = 256  # neighbouring elements that a thread updates at a time
+# Bytes of a slice that a thread updates with all tuples: as few as hide the reading of the tuples,
+# so that there are jobs for all threads.
+_SLICE_BYTES = 256
 
 _KINDS = {
     "add": BinaryKind.ADD,
@@ -106,16 +109,15 @@ class _Scatter:
             with code.loop("ended", self._size) as at:
                 code.store(self._result, at, cast(self._result.dtype, load(self._totals, at)))
 
-    def _update(self, place: Term, source: Term) -> None:
-        """One element combined with what is there."""
+    def _update(self, place: Term, source: Term, lanes: int = 1) -> None:
+        """So many elements combined with what is there."""
         code, target = self._code, self._totals if self._is_total else self._result
-        value = cast(target.dtype, load(self._updates, source))
-        if self._reduction == "none":
-            code.store(target, place, value)
-            return
-        kinds = _LOGICAL if target.dtype is DType.BOOL else _KINDS
-        at = code.let("place", place)
-        code.store(target, at, binary(kinds[self._reduction], load(target, at), value))
+        value = cast(target.dtype, vector(self._updates, source, lanes))
+        at = code.let(f"place{lanes}", place)
+        if self._reduction != "none":
+            kinds = _LOGICAL if target.dtype is DType.BOOL else _KINDS
+            value = binary(kinds[self._reduction], vector(target, at, lanes), value)
+        code.emit(store_vector(target, at, value))
 
     def _along_axis(self, kind: LoopKind) -> None:
         """Updates along the axis, one after the other, for some places side by side in a job."""
@@ -155,19 +157,30 @@ class _Scatter:
         length = indices[-1]
         assert isinstance(length, int)
         size, tuples = writer.dim(product(shape[length:])), writer.dim(product(indices[:-1]))
+        chunk = _SLICE_BYTES * 8 // max(self._result.dtype.bits, 8)
         with (
-            code.loop("job", (size + (_CHUNK - 1)) // _CHUNK, kind=kind) as job,
+            code.loop("job", (size + (chunk - 1)) // chunk, kind=kind) as job,
             code.loop("iteration", tuples) as iteration,
             ExitStack() as inside,
         ):
-            first, place = job * _CHUNK, term(0)
+            first, place = job * chunk, term(0)
             for axis in range(length):
                 extent, at = writer.dim(shape[axis]), iteration * length + axis
                 position = inside.enter_context(self._within(f"position{axis}", at, extent))
                 place = place * extent + position
-            start, source = code.let("slice", place * size), iteration * size
-            with code.loop("side", minimum(size - first, _CHUNK), first) as at:
-                self._update(start + at, source + at)
+            start = code.let("slice", place * size + first)
+            self._update_run(start, iteration * size + first, minimum(size - first, chunk))
+
+    def _update_run(self, start: Term, source: Term, count: Term) -> None:
+        """Neighbouring elements: vectors, and what is left of them."""
+        code, lanes = self._code, 1 if self._is_total else self._lanes
+        vectors = code.let("vectors", count // lanes)
+        if lanes > 1:
+            with code.loop("vector", vectors) as number:
+                self._update(start + number * lanes, source + number * lanes, lanes)
+        rest = vectors * lanes if lanes > 1 else term(0)
+        with code.loop("side", count - rest, rest) as at:
+            self._update(start + at, source + at)
 
     @contextmanager
     def _within(self, name: str, at: Term, extent: Term) -> Iterator[Term]:
