@@ -151,7 +151,7 @@ class Col2ImAttrs(WindowAttrs):
     block_shape: Dims | None = None
 
 
-def _with_steps(attrs: Col2ImAttrs, rank: int) -> WindowAttrs:
+def column_windows(attrs: Col2ImAttrs, rank: int) -> WindowAttrs:
     """The window's attributes; left out, steps are 1 and padding is 0."""
     ones = (1,) * rank
     zeros = (0,) * (2 * rank)
@@ -169,7 +169,7 @@ def _col2im_type(
         return TensorType(data.dtype, None)
     rank = len(extents)
     require(len(kernel) == rank, f"the block has {len(kernel)} axes and the image {rank}")
-    window = _with_steps(attrs, rank)
+    window = column_windows(attrs, rank)
     check_window(window, rank)
     check_kernel(kernel)
     elements = product(kernel)
@@ -185,7 +185,7 @@ def _col2im(attrs: Col2ImAttrs, data: Array) -> Array:
     """Adds up columns of overlapping blocks into an image of any spatial rank."""
     extents: Any = attrs.image_shape
     kernel: Any = attrs.block_shape
-    window = _with_steps(attrs, len(extents))
+    window = column_windows(attrs, len(extents))
     check_kernel(kernel)
     counts = fixed_counts(window, extents, kernel)
     pairs = pad_pairs(window.padding)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Stores
 from graft.backends.host.kernel_template import Chain, KernelTemplate, Layout, Plan
+from graft.backends.host.kernels.add_columns import add_columns
 from graft.backends.host.kernels.attention import attention
 from graft.backends.host.kernels.attention_bytes import attention_bytes
 from graft.backends.host.kernels.batch_matmul import batch_matmul
@@ -54,7 +55,17 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
     *(image_reduce, channel_norm, image_pointwise, image_concat, image_resize, image_movement),
     *(blocked_windows, windows),
     *(dense, block_dense, batch_matmul, attention, attention_bytes),
-    *(determinant, distinct, forest, fourier, linear_attention, max_unpool, nonzero, recurrence),
+    *(
+        add_columns,
+        determinant,
+        distinct,
+        forest,
+        fourier,
+        linear_attention,
+        max_unpool,
+        nonzero,
+        recurrence,
+    ),
     *(roi_align, scatter, sizes, suppression, topk, totals),
     expression,
 )

@@ -11,6 +11,7 @@ from functools import partial, update_wrapper
 
 from graft.backends.host.kernel_memo import RowKernels
 from graft.backends.host.passes.bound_arity import bound_arity
+from graft.backends.host.passes.column_products import column_products
 from graft.backends.host.passes.einsum_products import einsum_products
 from graft.backends.host.passes.fold_depth import fold_depth
 from graft.backends.host.passes.fourier_products import fourier_products
@@ -61,6 +62,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
         split_resize,
         fold_depth,
         pixel_products,
+        column_products,
         split_phases,
         tile_windows,
         normalize_images,
