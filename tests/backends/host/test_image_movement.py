@@ -124,6 +124,16 @@ def test_refusals() -> None:
     assert made.refusal(image_movement) == "images of float64 are not moved in blocks"
 
 
+def test_a_constant_that_fixes_the_batch_is_no_table_for_others() -> None:
+    """Images of unknown number are looked at in two sizes, which the lengths do not have."""
+    build = Builder()
+    data = build.input("x", TensorType(DType.FLOAT32, (symbol("n"), 2, 3, 2)))
+    lengths = build.constant(np.array([2, 1, 2, 1], np.int64))
+    moved = build("reverse_sequence", data, lengths, batch_axis=0, seq_axis=1)
+    image = np.random.default_rng(1).standard_normal((4, 2, 3, 2), np.float32)
+    check_flow(build.build(moved), [image])
+
+
 def network(name: str, channels: int, *shape: Dim) -> Graph:
     """Movement between convolutions."""
     build = Builder()

@@ -163,7 +163,7 @@ def _numbered(
                 arguments = [None if value is None else values[value] for value in node.inputs]
                 results = run_op(node.op, bind_attrs(node.attrs, symbols), arguments)
                 values.update(zip(node.outputs, results, strict=True))
-        except (GraftError, ValueError) as error:
+        except (GraftError, ValueError, IndexError) as error:  # a constant may fix the batch
             yield f"movement of numbers fails: {error}"
             return
         yield values
