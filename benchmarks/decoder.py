@@ -3,7 +3,7 @@
 Four layers, 384 numbers wide, as decoders are that run on CPUs. A word and the keys and values of
 all words before it go in; the next word and longer keys and values come out, so that every run has
 sizes that were not there before. The model is written as exporters do, with drawn weights, in
-float32 and with the 8-bit weights of ONNX Runtime's dynamic quantiser. The contenders take turns,
+float32 and with the 8-bit weights of ONNX Runtime's dynamic quantiser. The contenders alternate,
 each in a process of its own.
 """
 
@@ -35,7 +35,7 @@ from graft.byoc.measure import WATCH
 from graft.cli.options import positive
 
 LAYERS, WIDTH, HEADS, WORDS = 4, 384, 6, 16_000
-TURNS = 100
+STEPS = 100
 # After which threads of ONNX Runtime's that wait for work have gone to sleep.
 REST = 0.1
 HEADER = ("decoder", "Graft", "ONNX Runtime", "Graft is faster by")
@@ -96,11 +96,11 @@ def decoder() -> onnx.ModelProto:
 
 
 def written(run: Run, names: Sequence[str], other: Run | None = None) -> float:
-    """Write as many words as there are turns, from nothing; by how much another one's numbers
+    """Write `STEPS` words, from an empty cache; by how much another one's numbers
     differ on the way, beside the largest of them."""
     cache = [np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32)] * (2 * LAYERS)
     word, error = np.array([[1]]), 0.0
-    for _ in range(TURNS):
+    for _ in range(STEPS):
         feeds = dict(zip(names, [word, *cache], strict=True))
         chances, *cache = run(None, feeds)
         if other is not None:
@@ -143,7 +143,7 @@ def serve(pipe: Connection, load: Callable[[Path, int], Session], path: Path, th
     while pipe.recv():
         start = time.perf_counter()
         written(session.run, names)
-        pipe.send((time.perf_counter() - start) / TURNS)
+        pipe.send((time.perf_counter() - start) / STEPS)
 
 
 def timed(path: Path, threads: int, rounds: int) -> tuple[list[float], list[float], float]:
@@ -210,7 +210,7 @@ def sections(record: Record) -> Iterator[Section]:
         for name, result in record.data.items()
     ]
     where = (
-        f"Medians of {rounds} rounds of {TURNS} words, least and greatest ratio;"
+        f"Medians of {rounds} rounds of {STEPS} words, least and greatest ratio;"
         f" {'; '.join(errors)}. {record.made}"
     )
     yield Section(DOCUMENT, "decoder", [*table(HEADER, rows), "", *paragraph(where)])

@@ -2,7 +2,7 @@
 
 An image goes in and detections come out in the host's memory, copies and Python included. Networks
 are prepared all at once, each contender in a process of its own; those that are not ready in time
-are left out. Then contenders take turns. PyTorch runs the torchvision module of which the ONNX file
+are left out. Then contenders alternate. PyTorch runs the torchvision module of which the ONNX file
 is an export, with the same weights. Detections are compared with those of ONNX Runtime.
 """
 

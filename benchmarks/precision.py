@@ -7,7 +7,7 @@ Of each network: Graft with every unit in 8 bits, and with `auto` within 5 % and
 Runtime's static quantiser; NNCF's, run by OpenVINO; and the float model in all three. All
 calibrate on the same random images. Errors are relative ones of the outputs, on images that none
 has seen, each in its own runtime; detectors' outputs cannot be compared, but their heads can. All
-contenders of a network are timed in turns, each in a process of its own, as `graft bench` does.
+contenders of a network are timed alternately, each in a process of its own, as `graft bench` does.
 
 Every finished network is kept in build/quantized/precision.json at once: after an interruption
 `--resume` measures the rest. `--networks` measures some again and keeps what is recorded of others.

@@ -50,7 +50,7 @@ def _add_pairs(builder: Builder, first: Value, second: Value) -> Value:
 
 
 def _zipped(builder: Builder, first: Value, second: Value, start: int) -> Value:
-    """Lanes of both from some lane on by turns, as many as one of them has."""
+    """Interleaved lanes of both from some lane on, as many as one of them has."""
     order = [start + lane // 2 + lane % 2 * first.lanes for lane in range(first.lanes)]
     return builder.shuffle(first, second, order)
 

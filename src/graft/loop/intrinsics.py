@@ -105,13 +105,13 @@ def _join2(value: Any) -> Any:
 
 
 def _add_pairs(first: Any, second: Any) -> Any:
-    """Sums of neighbouring lanes, one of the first vector and one of the second by turns."""
+    """Sums of neighbouring lanes, alternating between the two vectors."""
     pairs = np.stack([first, second]).reshape(2, -1, 2)
     return np.ascontiguousarray(pairs.sum(axis=-1).T).reshape(-1)
 
 
 def _interleaved(first: Any, second: Any) -> Any:
-    """Lanes of the first vector and of the second by turns: twice as many."""
+    """The lanes of two vectors interleaved: twice as many."""
     return np.stack([first, second], axis=-1).reshape(-1)
 
 
@@ -183,7 +183,7 @@ INTRINSICS: dict[str, Intrinsic] = {
     "dot2": Intrinsic(3, _dot2, integers=True),
     "join2": Intrinsic(1, _join2, to=DType.INT32, across=True, integers=True),
     "add_pairs": Intrinsic(2, _add_pairs, across=True),
-    # Lanes of two vectors by turns: those of their lower halves, and of their upper ones.
+    # Interleaved lanes of two vectors: of their lower halves, and of their upper ones.
     "zip_low": Intrinsic(2, lambda x, y: _interleaved(x, y)[: len(x)], across=True),
     "zip_high": Intrinsic(2, lambda x, y: _interleaved(x, y)[len(x) :], across=True),
     "clz": Intrinsic(1, _leading_zeros, integers=True),

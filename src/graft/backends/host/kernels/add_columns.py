@@ -2,7 +2,7 @@
 
 A row of an image is a job. Its columns lie in as many lines as the windows are apart, every so many
 pixels in one, since then each element of a window's row adds neighbours to neighbours. In the end
-the lines are put into the row by turns.
+the lines are interleaved into the row.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ In rows, vectors of positions gather their pixels.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class _Near:
     shares: tuple[Term, Term]
 
 
-class _Windows:
+class _Windows(ABC):
     """The tables of some positions, and what both kernels know."""
 
     def __init__(self, writer: Writer, target: Target) -> None:
@@ -164,11 +165,13 @@ class _Windows:
             self.code.emit(store_vector(self.places[number], slot, place))
             self.code.emit(store_vector(self.shares[number], slot, share))
 
+    @abstractmethod
     def near(self, position: Term, extent: Term, axis: int) -> _Near:
-        raise NotImplementedError
+        """The pixels around positions along an axis, and their shares."""
 
+    @abstractmethod
     def place(self, row: Term, column: Term) -> Term:
-        raise NotImplementedError
+        """The index of a pixel in the data of a channel."""
 
     def interpolated(
         self, pixels: Sequence[Term], shares: Sequence[Term], factor: Term | None

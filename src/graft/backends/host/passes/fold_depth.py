@@ -178,7 +178,7 @@ def _phase_of(
 
 
 def _interleaved(site: Site, images: list[Value], batch: Dim, count: int, depth: int) -> Value:
-    """A volume of the slices of all phases by turns."""
+    """A volume that interleaves the slices of all phases."""
     if len(images) == 1:
         return _volume(site, _Slices(images[0], batch, count))
     _, *extents = images[0].tensor.shape or ()
