@@ -197,7 +197,7 @@ def test_equal_layers_are_one_function_and_gates_stand_between_levels() -> None:
     text, (launch,) = kernel.ptx, plan.launches
     kinds = {phase.kernel.name for level in levels(plan) for phase in level}
     assert launch.buffers[-1] == GATES
-    assert len(re.findall(r"^\.func", text, re.MULTILINE)) == len(kinds) == 3
+    assert len(re.findall(r"^\.func", text, re.MULTILINE)) == len(kinds) == 4
     assert text.count("red.release.gpu.global.add.u32") == len(levels(plan)) - 1
     assert "prefetch.global.L2" in text
     assert "griddepcontrol" not in text

@@ -43,6 +43,18 @@ def test_small_regions(case: Case, precision: str) -> None:
     assert np.abs(result - expected).max() <= TOLERANCE[precision] * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_scores_of_attention_do_not_overflow(precision: str) -> None:
+    builder = Builder("region")
+    heads = [builder.input(name, TensorType(DType.FLOAT32, (1, 2, 3, 4))) for name in "qkv"]
+    graph = builder.build(builder("nn.attention", *heads, scale=1.0))
+    data = np.random.default_rng(2).uniform(190, 200, (3, 1, 2, 3, 4)).astype(np.float32)
+    data = data.astype(OPTIONS[precision].dtype.numpy).astype(np.float32)
+    (expected,) = run_graph(graph, list(data))
+    (result,) = run_simulated(graph, list(data), OPTIONS[precision])
+    np.testing.assert_allclose(result, expected, rtol=TOLERANCE[precision])
+
+
 def test_reshapes_of_rows_are_no_launches() -> None:
     builder = Builder("region")
     x = builder.input("x", TensorType(DType.FLOAT32, (1, 4, 6)))

@@ -176,6 +176,7 @@ class _Planner(Buffers):
         self._rounds = is_float32 and library is None
         self._multiplied: set[Value] = set()  # only products read them: they are stored as TF32
         self._rounded: set[str] = set()  # buffers of such values
+        self._exponents = _exponents(graph)
         for value in graph.inputs:
             self.places[value] = value.name, row_major(value)
 
@@ -222,7 +223,8 @@ class _Planner(Buffers):
         return self.places[value]
 
     def _stored_dtype(self, value: Value) -> DType:
-        return self.options.dtype if value.dtype is DType.FLOAT32 else value.dtype
+        narrows = value.dtype is DType.FLOAT32 and value not in self._exponents
+        return self.options.dtype if narrows else value.dtype
 
     def storage_for(self, value: Value) -> Storage:
         shape = shape_of(value)
@@ -423,6 +425,24 @@ def _selects(node: Node, found: set[Value]) -> bool:
     """Whether a node hands on some of what it reads, to values of the set alone."""
     selects = node.op.kind is Kind.INJECTIVE or node.op.name in ("nn.max_pool2d", "nn.relu")
     return selects and all(value in found for value in node.outputs)
+
+
+def _exponents(graph: Graph) -> set[Value]:
+    """What only softmax reads, directly or behind pointwise nodes. It stays float32: float16
+    overflows where softmax does not, and an absolute error of an exponent is a relative one of the
+    result."""
+    found: set[Value] = set()
+    for node in reversed(graph.nodes):
+        for value in node.outputs:
+            readers = graph.users.get(value, ())
+            if readers and all(_exponentiates(reader, found) for reader in readers):
+                found.add(value)
+    return found - set(graph.outputs)
+
+
+def _exponentiates(node: Node, found: set[Value]) -> bool:
+    passes = node.op.kind.is_pointwise and all(value in found for value in node.outputs)
+    return passes or node.op.name in ("nn.softmax", "nn.log_softmax")
 
 
 def _joined(
