@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.base.errors import EvaluationError, UserError
 from graft.runtime import guard
 from graft.runtime.breaker import Admission, Breaker
@@ -60,6 +60,26 @@ class Case:
     @property
     def faults(self) -> list[Fault]:
         return [incident.fault for incident in self.region.incidents]
+
+
+POWER = 2000
+
+
+class Magnifier(Double):
+    """Numbers to their 2000th power, of operands rounded to float16."""
+
+    rounding = DType.FLOAT16
+
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
+        rounded = inputs[0].astype(np.float16).astype(np.float32)
+        if super().__call__([rounded], outputs) is None and self.fault is None:
+            outputs[0][:] = (outputs[0] / 2) ** POWER
+
+
+class ExactMagnifier(Double):
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
+        super().__call__(inputs, outputs)
+        outputs[0][:] = (outputs[0] / 2) ** POWER
 
 
 def nan(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -356,3 +376,15 @@ def test_unknown_wishes_are_refused() -> None:
         Policy(verify="maybe")
     with pytest.raises(UserError, match="deadline=0: a region needs some time"):
         Policy(deadline=0)
+
+
+def test_rounding_that_a_region_magnifies_is_no_fault() -> None:
+    device, x = Magnifier(), np.linspace(0.998, 1.002, 40, dtype=np.float32)
+    region = Region("r", "acc", device, ExactMagnifier, Policy(verify="always"))
+    assert find_difference([(x.astype(np.float16) ** POWER)], [x**300]) is not None
+    for _ in range(5):
+        region([x], [np.empty_like(x)])
+    assert not region.incidents
+    device.fault = lambda _inputs, outputs: outputs[0].fill(1e4)
+    with pytest.warns(RegionWarning, match="differs from the host's"):
+        region([x], [np.empty_like(x)])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graft.base.dtypes import Array, dtype_of
+from graft.base.dtypes import Array, DType, dtype_of, float_info
 
 # Elements that are compared at once: the comparison's own memory stays small.
 _BLOCK = 1 << 20
@@ -98,6 +98,19 @@ def compare_arrays(
         )
         total = together(total, part)
     return total
+
+
+def moved(draw: np.random.Generator, array: Array, rounding: DType = DType.FLOAT32) -> Array:
+    """Floats changed in the last bit, up or down, and denormals flushed to zero, which some devices
+    do; other data as they are. float32 is changed in the last bit of `rounding`."""
+    dtype = dtype_of(array.dtype)
+    if not dtype.is_float:
+        return array
+    last_bit = float_info((rounding if dtype is DType.FLOAT32 else dtype).numpy).eps
+    wide = array.astype(np.float64)
+    factor = 1.0 + float(last_bit) * np.where(draw.random(array.shape) < 0.5, -1.0, 1.0)
+    least = float(float_info(array.dtype).tiny)
+    return np.where(np.abs(wide) < least, 0.0 * wide, wide * factor).astype(array.dtype)
 
 
 def together(one: Difference, other: Difference) -> Difference:

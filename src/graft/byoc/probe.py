@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from graft.base.compare import moved
 from graft.base.dims import AnyDim, Unknown, evaluate_dim, symbols_of
 from graft.base.dtypes import Array, DType, dtype_of, float_info, integer_info
 from graft.byoc.sizes import ASSUMED_EXTENT
@@ -271,12 +272,5 @@ def _integers(
 
 
 def _moved(draw: np.random.Generator, array: Data) -> Data:
-    """Floats changed in the last bit, up or down, and denormals flushed to zero, which some devices
-    do; other data as they are."""
-    if not (isinstance(array, np.ndarray) and dtype_of(array.dtype).is_float):
-        return array
-    info = float_info(array.dtype)
-    wide = array.astype(np.float64)
-    factor = 1.0 + float(info.eps) * np.where(draw.random(array.shape) < 0.5, -1.0, 1.0)
-    moved = np.where(np.abs(wide) < float(info.tiny), 0.0 * wide, wide * factor)
-    return np.asarray(moved).astype(array.dtype)
+    """Floats changed in the last bit; other data as they are."""
+    return moved(draw, array) if isinstance(array, np.ndarray) else array

@@ -27,10 +27,10 @@ from graft.ir.graph import Graph, Value
 from graft.ir.op import Kind
 from graft.ir.types import TensorType
 from graft.ops.resize import ResizeAttrs, interpolates
+from graft.runtime.comparison import MOVEMENT
 
 FACTOR = 64.0
 STEP = 2.0**-7  # of the largest number, at least: a step of int8
-MOVEMENT = 16.0  # times what the reference moves by where inputs change in their last bit
 # float64 is not always better than this: functions come from tables and polynomials.
 COARSEST_DOUBLE = 1e-12
 

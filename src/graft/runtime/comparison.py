@@ -3,6 +3,8 @@
 What is asked here is whether a device still computes what it computed when it was checked, on data
 that nobody chose. So tolerances are ten times those of the check before a region is trusted
 (`byoc/trust.py`): faults of devices are gross, and a false alarm costs the user the accelerator.
+Where a device rounds float32 to something coarser, a network may amplify that without limit: there
+results may also differ by a multiple of what the host's move by if inputs are rounded so.
 
 The look reads at most 256 elements of each result, evenly spread, and others the next time. One
 that is not finite, or that all are the same, is no proof of a fault, so it only says when to
@@ -27,6 +29,7 @@ TOLERANCES: dict[DType, tuple[float, float]] = {
     DType.BFLOAT16: (2e-1, 1e-1),
 }
 _NARROWEST = (2e-1, 1e-1)  # floats of 8 bits and fewer
+MOVEMENT = 16.0  # times what the host's results move by where inputs change in their last bit
 _STEPS = 13  # of 8-bit numbers, 5 % of their range: layers pass on what rounding tips by one
 
 
@@ -45,12 +48,18 @@ class Difference(NamedTuple):
 
 
 def find_difference(
-    results: Sequence[Array], expected: Sequence[Array], rounding: DType = DType.FLOAT32
+    results: Sequence[Array],
+    expected: Sequence[Array],
+    rounding: DType = DType.FLOAT32,
+    nearby: Sequence[Array] | None = None,
 ) -> Difference | None:
     """The first result that differs by more than its type allows, or than a coarser one does that
-    float32 is rounded to on the way; None where all agree."""
-    for index, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
-        difference = compare_arrays(ours, theirs, _bound(dtype_of(theirs.dtype), rounding))
+    float32 is rounded to on the way; None where all agree. `nearby` are the host's results on
+    inputs that are moved by a last bit."""
+    others = expected if nearby is None else nearby
+    for index, (ours, theirs, near) in enumerate(zip(results, expected, others, strict=True)):
+        bound = _bound(dtype_of(theirs.dtype), rounding)
+        difference = compare_arrays(ours, theirs, bound, near)
         if not difference.agrees:
             words = difference.words("the host's")
             return Difference(difference.max_absolute or 1.0, f"result {index} {words}")
@@ -65,7 +74,7 @@ def _bound(dtype: DType, rounding: DType) -> Bound:
     relative, of_largest = TOLERANCES.get(dtype, _NARROWEST)
     if dtype is DType.FLOAT32 and rounding is not DType.FLOAT32:
         relative, of_largest = _NARROWEST  # networks may amplify what each layer rounds
-    return Bound(relative=relative, of_largest=of_largest)
+    return Bound(relative=relative, of_largest=of_largest, movement=MOVEMENT)
 
 
 def poison(arrays: Sequence[Array]) -> None:
