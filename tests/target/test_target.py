@@ -121,6 +121,12 @@ def test_keys_tell_targets_apart() -> None:
     assert known.key == named_target("x86-64").key  # the same code
 
 
+def test_kernels_are_scheduled_for_no_more_threads_than_there_are() -> None:
+    target = named_target("znver5")
+    assert target.shared_by(2).machine.cores == 2
+    assert target.shared_by(1000) == target
+
+
 def test_unknown_target() -> None:
     with pytest.raises(TargetError, match="there is no machine 'z80'") as caught:
         named_target("z80")

@@ -21,7 +21,7 @@ from typing import Any
 
 from graft.base.cache_folder import default_folder, keep_text
 from graft.base.cores import available_cores, core_processors
-from graft.target.machine import MIB, MOST_CORES, CacheLevel, Machine
+from graft.target.machine import MIB, MOST_CORES, TYPICAL_CORES, CacheLevel, Machine
 from graft.target.probe import Probes
 from graft.target.probe_threads import ThreadProbes
 
@@ -77,7 +77,7 @@ def clear_calibrations(folder: Path) -> None:
 
 def with_system_caches(base: KnownMachine) -> KnownMachine:
     """With the caches' sizes, the cores that share them, and all cores, as the system has them."""
-    base = base.having(SYSTEM, cores=min(MOST_CORES, os.cpu_count() or MOST_CORES))
+    base = base.having(SYSTEM, cores=min(MOST_CORES, os.cpu_count() or TYPICAL_CORES))
     for level, (size, shared_by) in enumerate(_system_caches()[: len(base.machine.caches)]):
         base = base.having_cache(level, SYSTEM, size=size, shared_by=shared_by)
     return base

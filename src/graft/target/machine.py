@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 KIB, MIB = 1 << 10, 1 << 20
-MOST_CORES = 8  # that schedules are made for; more share kernels all the same
+TYPICAL_CORES = 8  # that schedules are made for where nobody knows how many there are
+MOST_CORES = 16  # that schedules are made for; more share kernels all the same
 LINE_BYTES = 64  # that move between caches at a time, on all machines of the table
 
 
@@ -52,7 +53,7 @@ class Machine:
     passes: int = 1  # of a unit for one vector: 2 where units are half as wide
     fills_beside_loads: bool = True  # whether the first cache is filled while it is read
     adds_beside_fmas: bool = False  # whether additions have units beside the multiply-adds'
-    cores: int = MOST_CORES  # that share a kernel; more than that many count as so many
+    cores: int = TYPICAL_CORES  # that share a kernel
     # What passes between cores. A thread that sleeps is woken by a system call, an interrupt and a
     # core that leaves its idle state, which is mostly the system's doing: 20 µs in virtual machines
     # of two kinds, and C1E alone takes up to 10 (Linux's intel_idle.c).
@@ -99,6 +100,12 @@ class Machine:
     def accumulators(self) -> int:
         """Independent sums that keep the multiply-add units busy."""
         return math.ceil(self.vector_fmas * self.fma_latency)
+
+    @property
+    def team(self) -> int:
+        """Threads that kernels are scheduled for: at least two, since programs are copied to other
+        machines."""
+        return max(2, self.cores)
 
     @property
     def meeting_cycles(self) -> float:

@@ -99,6 +99,11 @@ class Target:
         parts = (self.triple, self.cpu, self.feature_text, str(self.vector_bits))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
+    def shared_by(self, threads: int) -> Target:
+        """The target with kernels scheduled for so many threads, where it has as many cores."""
+        cores = min(threads, self.machine.cores)
+        return replace(self, machine=replace(self.machine, cores=cores))
+
     def lanes(self, dtype: DType) -> int:
         """How many elements one vector register holds; at least one."""
         return max(1, self.vector_bits // max(dtype.bits, 8))

@@ -219,10 +219,11 @@ def test_depth_is_blocked_where_the_first_cache_is_filled_or_read() -> None:
 def test_jobs_have_several_tiles_where_the_depth_is_blocked() -> None:
     """Ten tiles of two slabs: blocks of weights are read by two or three of them."""
     extents = ConvExtents(960, (1, 1), 1, 49, 10, 1, unit=16)
-    schedule = conv_schedule.choose_schedule(named_target("icelake-server"), 16, extents)
+    xeon = named_target("icelake-server")
+    schedule = conv_schedule.choose_schedule(xeon, 16, extents)
     assert (schedule.vectors, schedule.columns, schedule.depth_block) == (5, 5, 64)
-    assert conv_schedule.segments_of(2, 9, is_blocked=True) == 4
-    assert conv_schedule.segments_of(2, 9, is_blocked=False) == 9
+    assert conv_schedule.segments_of(xeon.machine, 2, 9, is_blocked=True) == 4
+    assert conv_schedule.segments_of(xeon.machine, 2, 9, is_blocked=False) == 9
 
 
 @pytest.mark.parametrize("vectors", [1, 2])

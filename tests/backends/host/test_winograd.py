@@ -380,6 +380,19 @@ def test_two_threads_have_chunks_of_their_own(inputs: int, outputs: int, tiles: 
     assert -(-tiles // schedule.chunk) % 2 == 0
 
 
+@pytest.mark.parametrize("cores", [2, 4, 8, 16])
+@pytest.mark.parametrize(
+    ("channels", "tile", "tiles"), [(64, 4, 196), (128, 4, 49), (256, 2, 49), (512, 2, 16)]
+)
+def test_every_thread_has_a_job(cores: int, channels: int, tile: int, tiles: int) -> None:
+    """Layers of ResNet-50; chunks that two threads share evenly gave sixteen threads eight jobs."""
+    machine = replace(named_target("sapphirerapids").machine, cores=cores)
+    target = replace(named_target("sapphirerapids"), machine=machine)
+    layer = WinogradExtents(transforms(tile, (3, 3), 1), tiles, channels, channels, 16)
+    schedule = default_schedule(target, 16, layer)
+    assert -(-tiles // schedule.chunk) * schedule.shares >= cores
+
+
 @pytest.mark.parametrize("last_cache", [20.0, 24.0, 32.0, 48.0])
 def test_cores_without_a_common_cache_share_a_small_image_by_channels(last_cache: float) -> None:
     """Sixteen tiles of 256 channels: two chunks would have each thread read 9 MB of weights from

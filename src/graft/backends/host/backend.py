@@ -32,7 +32,7 @@ from graft.rewrite.rule import Refusal
 from graft.runtime.regions import Region
 from graft.runtime.session import artifact_runner, session_runner
 from graft.target.roofline import memory_roofline
-from graft.target.target import Target, named_target
+from graft.target.target import HOST, Target, named_target
 
 
 class HostBackend(Backend):
@@ -50,7 +50,9 @@ class HostBackend(Backend):
     @cached_property
     def _target(self) -> Target:
         """What code is for. Found out when it is needed: this machine is calibrated then."""
-        return named_target(self._options.machine)
+        target, asked = named_target(self._options.machine), self._options.threads
+        is_here = self._options.machine == HOST
+        return target.shared_by(self._threads) if is_here or asked else target
 
     @cached_property
     def limits(self) -> Limits:  # type: ignore[override]  # computed when it is first read

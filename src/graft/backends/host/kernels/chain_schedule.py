@@ -142,7 +142,7 @@ def _bands(target: Target, extents: ExpandExtents, share: int) -> tuple[float, i
     size = extents.batch * extents.rows * extents.columns * extents.channels * _FLOAT
 
     def cycles(bands: int) -> float:
-        others = max(0.0, 1 - bands / _threads(machine))
+        others = max(0.0, 1 - bands / machine.team)
         return again * (bands - 1) + size * others / machine.crossing_bytes_per_cycle
 
     return min((cycles(bands), bands) for bands in (1, *FEW_BANDS) if bands <= strips)
@@ -204,7 +204,7 @@ def _crossing(machine: Machine, size: int) -> float:
     memory was another image's before it is written, and windows reach into others' rows when it is
     read. Images between the kernels of MobileNet-v2 at 14 x 14 and 56 x 56 cost two threads of a
     Zen 5, each with a last cache of its own, 0.3 cycles a byte; this gives 0.2."""
-    return 4 * size * (1 - 1 / _threads(machine)) / machine.crossing_bytes_per_cycle
+    return 4 * size * (1 - 1 / machine.team) / machine.crossing_bytes_per_cycle
 
 
 def _shares(image: ConvExtents) -> range:
@@ -220,7 +220,7 @@ def _expansion_cycles(
     jobs are rows of all shares."""
     image, shares = extents.expansion, -(-extents.expansion.vectors // share)
     fresh_rows = extents.batch * image.rows * (1 if in_rows else shares)
-    again = (_threads(target.machine) - 1) * extents.shared_rows / fresh_rows
+    again = (target.machine.team - 1) * extents.shared_rows / fresh_rows
     rows = (_step_rows if in_rows else _job_rows)(target, extents, share)
     one = conv_cycles(target, extents.lanes, _share_of(extents, share, rows))
     return extents.batch * shares * one * (1 + again)
@@ -328,11 +328,6 @@ def project_saving(target: Target, extents: ProjectExtents) -> float:
     return saved + _exposed_cycles(machine, deep, written) + _exposed_cycles(machine, apart, read)
 
 
-def _threads(machine: Machine) -> int:
-    """The threads that one kernel has to be faster on than several."""
-    return max(2, machine.cores)
-
-
 def _exposed_cycles(machine: Machine, busy: float, transfer: float) -> float:
     """The cycles of a transfer that are not hidden behind so many of other work."""
     return max(0.0, transfer - busy) if machine.fills_beside_loads else transfer
@@ -404,7 +399,7 @@ def inverted_cost(group: Group, block: int, target: Target) -> float:
     """Cycles of all three convolutions, less those that one kernel saves. Its jobs are rows, of
     which each thread should have some."""
     extents = inverted_extents(group, block, target)
-    if extents.expand.batch * extents.expand.rows < 2 * _threads(target.machine):
+    if extents.expand.batch * extents.expand.rows < 2 * target.machine.team:
         return math.inf
     apart = sum(conv_cost(part, block, target) for part in group.parts or ())
     return apart - 2 * target.machine.meeting_cycles - inverted_saving(target, extents)

@@ -156,6 +156,7 @@ class ConvWriter(ImageWriter):
         self.anchor = anchor
         self.kernel = (weight[2], weight[3])
         self.skips_rows = skips_rows(anchor, weight[2:])
+        self.machine = target.machine
         self.asks_before_stores = target.machine.asks_before_stores
         result = parameters.stores[parameters.group.output]
         self.data = parameters.stores[parameters.group.outer(anchor.args[0])]
@@ -346,7 +347,7 @@ class ConvWriter(ImageWriter):
             return 1
         jobs = (batch if isinstance(batch, int) else 1) * -(-lines // self.schedule.rows)
         most = columns // self.schedule.columns if isinstance(columns, int) else None
-        return segments_of(jobs * self.shares, most, self.depth_blocks > 1)
+        return segments_of(self.machine, jobs * self.shares, most, self.depth_blocks > 1)
 
     def rows_of(self, down: Phase) -> Stmt:
         """The rows of a job."""

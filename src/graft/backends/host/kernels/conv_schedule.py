@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graft.backends.host.kernels.tile import balanced
-from graft.target.machine import LINE_BYTES, MOST_CORES, Machine
+from graft.target.machine import LINE_BYTES, TYPICAL_CORES, Machine
 from graft.target.register_tile import (
     EXPOSED,
     data_cycles,
@@ -133,11 +133,12 @@ def conv_cycles(target: Target, lanes: int, extents: ConvExtents) -> float:
     return min(_cycles(target, lanes, extents, tile) for tile in _tiles(target, lanes, extents))
 
 
-def segments_of(jobs: int, most: int | None, is_blocked: bool) -> int:
+def segments_of(machine: Machine, jobs: int, most: int | None, is_blocked: bool) -> int:
     """Into how many parts each of so many jobs is cut, for the threads to share evenly. Where the
     depth is in blocks, all tiles of a part read a block's weights from the first cache: then parts
     are no more than there are threads."""
-    parts = -(-(MOST_CORES if is_blocked else ENOUGH_JOBS) // jobs)
+    enough = max(TYPICAL_CORES, machine.team) if is_blocked else ENOUGH_JOBS
+    parts = -(-enough // jobs)
     return max(1, parts if most is None else min(parts, most))
 
 
@@ -203,7 +204,7 @@ def _cycles(target: Target, lanes: int, extents: ConvExtents, tile: _Tile) -> fl
     asking = 0.0  # cycles of loads in a step that ask for the next block's weights
     if block:
         lines, across = -(-extents.rows // rows), -(-extents.columns // columns)
-        together = across / segments_of(lines * slabs, extents.columns // columns, True)
+        together = across / segments_of(machine, lines * slabs, extents.columns // columns, True)
         incoming_weights, share = stream_cycles(machine, weights, 0), min(1.0, 1 / together)
         if machine.fills_beside_loads:
             incoming_weights, share = incoming_weights * share, 1.0

@@ -35,7 +35,6 @@ ENOUGH_JOBS = 16
 FEW_JOBS = 8
 MANY_TILES = 1 << 10
 _FLOAT = 4  # bytes
-_THREADS = 2  # that chunks are made for: there are often several
 
 # Of a cache, what stays in it while weights stream past.
 _HELD = 0.6
@@ -172,18 +171,18 @@ def winograd_cycles(target: Target, extents: WinogradExtents, schedule: Winograd
     total += _product_cycles(target, extents, schedule)
     if extents.tiles is None:
         return total + forward
-    return _shared_cycles(total, forward, chunks, schedule.shares)
+    return _shared_cycles(machine.team, total, forward, chunks, schedule.shares)
 
 
-def _shared_cycles(total: float, forward: float, chunks: int, shares: int) -> float:
+def _shared_cycles(threads: int, total: float, forward: float, chunks: int, shares: int) -> float:
     """Cycles of all threads until the slowest one is done. Each has an equal range of the jobs, and
     transforms every chunk that it has a share of."""
     jobs, slowest = chunks * shares, 0.0
-    for thread in range(_THREADS):
-        first, end = jobs * thread // _THREADS, jobs * (thread + 1) // _THREADS
+    for thread in range(threads):
+        first, end = jobs * thread // threads, jobs * (thread + 1) // threads
         seen = (end - 1) // shares - first // shares + 1 if end > first else 0
         slowest = max(slowest, (end - first) / jobs * total + seen / chunks * forward)
-    return _THREADS * slowest
+    return threads * slowest
 
 
 def _product_cycles(target: Target, extents: WinogradExtents, schedule: WinogradSchedule) -> float:
@@ -228,7 +227,7 @@ def _far_cycles(target: Target, extents: WinogradExtents, schedule: WinogradSche
     size = weight_bytes(extents.matrices, pairs, is_half)
     again = last - 1 if size <= machine.caches[-1].size else last
     is_apart = machine.crossing_bytes_per_cycle < machine.memory_bytes_per_cycle
-    first = min(chunks, _THREADS) if is_apart else 1
+    first = min(chunks, machine.team) if is_apart else 1
     total = stream_cycles(machine, first * size, last)
     total += stream_cycles(machine, (chunks - first) * size, again)
     if _held(extents, schedule) > _HELD * machine.caches[1].size:
