@@ -109,7 +109,7 @@ def listed() -> dict[str, str]:
 
 @functools.cache
 def passing_by_chance() -> frozenset[str]:
-    """Listed cases that may pass: they compare random numbers with others."""
+    """Listed cases that may pass: they compare random numbers with others, or rounded sums."""
     return frozenset(n for group in _groups() if group.get("by_chance") for n in group["cases"])
 
 

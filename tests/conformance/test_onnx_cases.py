@@ -12,10 +12,6 @@ from pathlib import Path
 import pytest
 from tests.conformance.cases import Case, all_cases, listed, passing_by_chance
 
-# All its weights are equal, its logits 1.6e10, and floats 1024 apart there: their softmax is even,
-# as is expected, only where BLAS rounds the sums of all channels alike. Not all processors do.
-BY_ROUNDING = "test_squeezenet"
-
 
 @pytest.fixture(autouse=True)
 def onnx_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,22 +20,12 @@ def onnx_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("ONNX_HOME", str(home))
 
 
-def run_on_reference(case: Case) -> None:
-    """Run a case whose sums are BLAS's."""
-    try:
-        case.run()
-    except AssertionError:
-        if case.name != BY_ROUNDING:
-            raise
-        pytest.xfail("what it expects depends on how BLAS rounds on this processor")
-
-
 @pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
 def test_case(case: Case) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if case.name not in listed():
-            run_on_reference(case)
+            case.run()
             return
         try:
             case.run()
