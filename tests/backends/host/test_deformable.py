@@ -140,3 +140,29 @@ def test_any_size(channels: int) -> None:
         (found,) = module.run(None, {"x": x, "offset": offset})
         (expected,) = evaluate(graph, [x, offset])
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [1, 16])
+@pytest.mark.parametrize(
+    "constants", [("data",), ("offset",), ("data", "mask"), ("offset", "mask")]
+)
+def test_constant_operands(channels: int, constants: tuple[str, ...]) -> None:
+    random, build = np.random.default_rng(0), Builder()
+    shapes: dict[str, Shape] = {
+        "data": (1, channels, 5, 8),
+        "offset": (1, 6, 5, 6),
+        "weight": (channels, channels, 1, 3),
+        "mask": (1, 3, 5, 6),
+    }
+    arrays = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    feeds = {name: array for name, array in arrays.items() if name not in (*constants, "weight")}
+    operands = [
+        build.input(name, tensor("float32", *array.shape))
+        if name in feeds
+        else build.constant(array)
+        for name, array in arrays.items()
+    ]
+    graph = build.build(build("nn.deformable_conv2d", *operands))
+    (expected,) = evaluate(graph, list(feeds.values()))
+    (result,) = graft.compile(graph, strict=True).run(None, feeds)
+    np.testing.assert_allclose(result, expected, atol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from graft.base.dtypes import DType
 from graft.byoc.kit.draw import Draw
 from graft.byoc.kit.recipes import Call, Fixed, extents, given, recipe
 from graft.ir.op import Op
@@ -12,6 +13,7 @@ from graft.ir.types import TensorType
 _CONVOLUTIONS = [f"nn.conv{rank}d" for rank in (1, 2, 3)]
 _TRANSPOSED = [f"nn.conv{rank}d_transpose" for rank in (1, 2, 3)]
 _POOLS = [f"nn.{kind}_pool{rank}d" for kind in ("max", "avg", "lp") for rank in (1, 2, 3)]
+_UNPOOLS = [f"nn.max_unpool{rank}d" for rank in (1, 2, 3)]
 _INDEXED = [f"nn.max_pool{rank}d_with_indices" for rank in (1, 2, 3)]
 
 
@@ -85,3 +87,11 @@ def _pool(draw: Draw, op: Op, fixed: Fixed) -> Call:
     if "lp" in op.name:
         attrs["p"] = draw.between(1, 3)
     return Call((_image(draw, fixed, rank),), attrs)
+
+
+@recipe(*_UNPOOLS)
+def _unpool(draw: Draw, op: Op, fixed: Fixed) -> Call:
+    rank = _rank(op)
+    data = _image(draw, fixed, rank)
+    attrs = {**_windows(draw, rank), "pool_size": tuple(draw.between(1, 4) for _ in range(rank))}
+    return Call((data, given(fixed, 1) or TensorType(DType.INT64, data.shape)), attrs)

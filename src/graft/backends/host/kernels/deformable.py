@@ -52,10 +52,14 @@ def _layouts(group: Group, block: int) -> Iterable[Mapping[Value, tuple[int, ...
 )
 def blocked_windows(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Windows over images in blocks of channels that are interpolated alike."""
-    node, result, data = group.node, stores[group.node.output], stores[group.node.args[0]]
+    node, result = group.node, stores[group.node.output]
+    if node.args[0] in group.constants:
+        return Refusal("the data are constant")
     if not _is_padded_by_numbers(group):
         return Refusal("the padding depends on extents that are not known")
-    if data.block != result.block or any(stores[one].block for one in node.args[1:]):
+    data = stores[node.args[0]]
+    others = [one for one in node.args[1:] if one not in group.constants]
+    if data.block != result.block or any(stores[one].block for one in others):
         return Refusal("the data and the windows are not in the same blocks")
     if not covers(data.halo, SAMPLED_HALO) or any(result.halo):
         return Refusal("the data has too narrow a halo, or the windows have one")
