@@ -53,11 +53,12 @@ Seconds = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A network of some batch size in a precision; the model and its input are in the folder."""
+    """A network in a precision; its file with all weights and its input are in the folder."""
 
     network: str
-    precision: str
     folder: Path
+    precision: str = "float32"
+    threads: int = 1
 
     @property
     def model(self) -> Path:
@@ -199,7 +200,7 @@ def measure(options: argparse.Namespace) -> Json:
             folder = Path(name, network)
             folder.mkdir()
             write_model(network, options.batch, folder)
-            jobs += [Job(network, precision, folder) for precision in PRECISIONS]
+            jobs += [Job(network, folder, precision) for precision in PRECISIONS]
         _in_processes(write_reference, jobs[:: len(PRECISIONS)])
         if options.tune:
             tune_networks([job.model for job in jobs[:: len(PRECISIONS)]], [*PRECISIONS])

@@ -1,8 +1,9 @@
 """Times detectors end to end on an NVIDIA GPU beside PyTorch: milliseconds by network out.
 
-An image goes in and detections come out in the host's memory, copies and Python included. Networks
-are prepared all at once, each contender in a process of its own; those that are not ready in time
-are left out. Then contenders alternate. PyTorch runs the torchvision module of which the ONNX file
+An image goes in and detections come out in the host's memory, copies and Python included. Each
+contender is prepared in a process of its own, one after another, so that no compilation disturbs
+the measurements of another's prices; those that are not ready in time are left out. Then contenders
+alternate. PyTorch runs the torchvision module of which the ONNX file
 is an export, with the same weights. Detections are compared with those of ONNX Runtime.
 """
 
@@ -13,7 +14,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ import onnx
 
 import graft
 from benchmarks.detector_modules import detector_module
-from benchmarks.gpu import Contender
+from benchmarks.gpu import Contender, Job
 from benchmarks.harness import (
     DETECTORS,
     Benchmark,
@@ -41,48 +41,20 @@ from graft.frontends.onnx.reader import write_filled
 
 CONTENDERS = {"graft": "Graft, GPU and host", "torch": "PyTorch, GPU", "host": "Graft, host alone"}
 ROUNDS, RUNS, WARM_UP_RUNS = 7, 10, 5
-READY_SECONDS, HOST_SECONDS = 200, 60  # until all are ready; the host's code is made last
+READY_SECONDS, HOST_SECONDS = 200, 60  # until all are ready; of these, for the host alone
 _OVERLAP = 0.5  # of boxes that count as the same
 
 Detections = Sequence[Array]  # boxes, scores, labels
 Prepared = tuple[tuple[Detections, Json], Callable[[], float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A detector whose file with all weights and whose image are in the folder."""
-
-    network: str
-    threads: int
-    folder: Path
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "model.onnx"
-
-    @property
-    def image(self) -> Array:
-        data: Array = np.load(self.folder / "image.npy")
-        return data
-
-    @property
-    def is_compiled(self) -> Path:
-        """A file that is there when the kernels of the host are in the cache."""
-        return self.folder / "compiled"
-
-
 def prepare_graft(job: Job) -> Prepared:
     """Placed on the GPU and the host; products are rounded to TF32."""
-    try:
-        return _compiled(job, ["cuda", "host"])
-    finally:
-        job.is_compiled.touch()
+    return _compiled(job, ["cuda", "host"])
 
 
 def prepare_host(job: Job) -> Prepared:
-    """On the host alone, whose kernels were made for the placement."""
-    while not job.is_compiled.exists():
-        time.sleep(0.1)
+    """On the host alone, whose kernels are cached since the placement was compiled."""
     return _compiled(job, ["host"])
 
 
@@ -92,7 +64,7 @@ def _compiled(job: Job, target: Sequence[str]) -> Prepared:
     facts = {"compile_seconds": time.perf_counter() - begun, "stages": stages.finished()}
     facts["placement"] = str(module.placement)
     (value,) = module.get_inputs()
-    feeds = {value.name: job.image}
+    feeds = {value.name: job.input}
 
     def run() -> Detections:
         detections: Detections = module.run(None, feeds)
@@ -107,7 +79,7 @@ def prepare_torch(job: Job) -> Prepared:
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    module, image = detector_module(job.network, job.model).cuda(), torch.from_numpy(job.image[0])
+    module, image = detector_module(job.network, job.model).cuda(), torch.from_numpy(job.input[0])
 
     def run() -> Detections:
         with torch.inference_mode():
@@ -160,7 +132,7 @@ def expected_detections(job: Job) -> Detections:
 
     session = onnxruntime.InferenceSession(str(job.model), providers=["CPUExecutionProvider"])
     (value,) = session.get_inputs()
-    detections: Detections = session.run(None, {value.name: job.image})
+    detections: Detections = session.run(None, {value.name: job.input})
     return detections
 
 
@@ -198,10 +170,7 @@ def measure(options: argparse.Namespace) -> Json:
     with tempfile.TemporaryDirectory() as name:
         jobs = [_written(network, options.threads, Path(name)) for network in _chosen(options)]
         last = time.monotonic() + options.ready - HOST_SECONDS
-        running = [
-            (job, {name: Contender(PREPARE[name], job) for name in CONTENDERS}) for job in jobs
-        ]
-        ready = [(job, c, _results(job, c, last)) for job, c in running]
+        ready = [(job, *prepare_contenders(job, last)) for job in jobs]
         for job, contenders, result in ready:
             try:
                 networks[job.network] = _measured(job, contenders, result, options.rounds)
@@ -209,7 +178,7 @@ def measure(options: argparse.Namespace) -> Json:
                 print(f"{job.network}: {type(error).__name__}: {error}", flush=True)
                 continue
             print("| " + " | ".join(row(job.network, networks[job.network])), flush=True)
-        for _, contenders in running:
+        for _, contenders, _ in ready:
             for contender in contenders.values():
                 contender.end()
     return {"gpu": driver.device().name, "networks": networks}
@@ -221,26 +190,28 @@ def _chosen(options: argparse.Namespace) -> Sequence[str]:
 
 def _written(network: str, threads: int, folder: Path) -> Job:
     """The model with all its weights, and an image."""
-    job = Job(network, threads, folder / network)
+    job = Job(network, folder / network, threads=threads)
     job.folder.mkdir()
     write_filled(network_path(network), job.model)
     (value,) = onnx.load(job.model).graph.input
     shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-    np.save(job.folder / "image.npy", np.random.default_rng(4).random(shape, np.float32))
+    np.save(job.folder / "input.npy", np.random.default_rng(4).random(shape, np.float32))
     return job
 
 
-def _results(job: Job, contenders: Mapping[str, Contender], last: float) -> Json:
-    """What each contender finds and says of itself, until it is too late."""
+def prepare_contenders(job: Job, last: float) -> tuple[dict[str, Contender], Json]:
+    """The contenders, started one after another, with the detections and facts of each, or why it
+    was not ready by the deadline; the host alone has more time."""
+    contenders: dict[str, Contender] = {}
     results: Json = {}
-    for name, contender in contenders.items():
-        until = last + HOST_SECONDS if name == "host" else last
-        results[name] = result = contender.result(max(until - time.monotonic(), 0.0))
-        job.is_compiled.touch()  # the host need not wait for what is not ready
+    for name, prepare in PREPARE.items():
+        deadline = last + HOST_SECONDS if name == "host" else last
+        contenders[name] = contender = Contender(prepare, job)
+        results[name] = result = contender.result(max(deadline - time.monotonic(), 0.0))
         print(
             f"{job.network} {name}: {result if isinstance(result, str) else result[1]}", flush=True
         )
-    return results
+    return contenders, results
 
 
 def _measured(job: Job, contenders: Mapping[str, Contender], results: Json, rounds: int) -> Json:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.gpu import Contender
+from benchmarks.gpu import Contender, Job
 from benchmarks.gpu_detectors import CONTENDERS, HEADER, StageTimes, agreement, merge, row
 
+from benchmarks import gpu_detectors
 from graft.base.progress import Stage
 
 BOXES = np.array([[0, 0, 10, 10], [20, 20, 40, 40], [0, 0, 9, 10]], np.float32)
@@ -67,3 +69,25 @@ def test_contenders_that_fail_or_take_too_long_say_so() -> None:
     assert "no such kernel" in wrong.result()
     assert slow.result(0.1) == "it is not ready in time"
     wrong.end()
+
+
+def _count_others(job: Job) -> Any:
+    """Finds how many other contenders are being prepared, and takes some time."""
+    mark = job.folder / str(time.monotonic_ns())
+    mark.touch()
+    others = len([*job.folder.iterdir()]) - 1
+    time.sleep(0.2)
+    mark.unlink()
+    return (others, {}), time.monotonic
+
+
+def test_contenders_are_prepared_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_detectors, "PREPARE", dict.fromkeys(CONTENDERS, _count_others))
+    contenders, results = gpu_detectors.prepare_contenders(
+        Job("ssd", tmp_path), last=time.monotonic() + 60
+    )
+    for contender in contenders.values():
+        contender.end()
+    assert results == dict.fromkeys(CONTENDERS, (0, {}))
