@@ -158,10 +158,6 @@ MISTAKES = [
         "schedule of product: cannot combine lanes of loop 'j': it carries no reduction",
     ),
     ("product: mask(k)", "schedule of product: cannot mask loop 'k': it carries a reduction"),
-    (
-        "product: prefetch(out, k, 1)",
-        "schedule of product: cannot prefetch 'out': it does not read it",
-    ),
     ("product: tensorize(k, magic)", "schedule of product: there is no such micro-kernel"),
     (
         "product: tensorize(i, outer_product)",
@@ -178,11 +174,6 @@ MISTAKES = [
     (
         "product: split(k, ko, ki, 3, remainder) tensorize(ko, outer_product)",
         "schedule of product: cannot tensorize loop 'ko': 'ko' inside has a remainder",
-    ),
-    (
-        "product: reorder(i, k, j) tensorize(k, outer_product) prefetch(b, j, 1)",
-        "schedule of product: cannot prefetch 'b' at loop 'j': "
-        "that is inside the tensorized loop 'k'",
     ),
     (
         "product: pack(b, p, (0 0), (0 1)) reorder(i, k, j) tensorize(k, outer_product)\n"

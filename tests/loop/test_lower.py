@@ -28,15 +28,16 @@ conv: compute_at(out, ow_o) store_in(register) reorder(ci, kh, kw, cb, ow, c)
 """.strip()
 CONV_UNROLLED = f"{CONV} unroll(ow) vectorize(c)"
 GEMM = """
-c: cache_write(acc) tile(i, j, io, jo, ii, ji, 4, 16, remainder) reorder(jo, io, ii, ji) \
-unroll(ii) vectorize(ji)
+c: cache_write(acc) split(i, io, ii, 4, remainder) split(j, jo, ji, 16, remainder) \
+reorder(jo, io, ii, ji) unroll(ii) vectorize(ji)
 acc: pack(b, panel, (0 16), (1 0 2)) compute_at(c, io) store_in(register) \
 split(p, po, pi, 2, remainder) reorder(po, pi, i, j) tensorize(pi, outer_product) \
-unroll(i) vectorize(j) prefetch(panel, po, 4)
+unroll(i) vectorize(j)
 panel: compute_at(c, jo) vectorize(d1_block)
 """
 GEMM_PLAIN = """
-c: cache_write(acc) tile(i, j, io, jo, ii, ji, 4, 8, remainder) unroll(ii) vectorize(ji)
+c: cache_write(acc) split(i, io, ii, 4, remainder) split(j, jo, ji, 8, remainder) \
+reorder(io, jo, ii, ji) unroll(ii) vectorize(ji)
 acc: compute_at(c, jo) store_in(register) reorder(p, i, j) unroll(i) vectorize(j)
 """
 DEPTHWISE = """
@@ -108,7 +109,8 @@ square: compute_at(out, i) store_in(register)
 factor: compute_at(out, i) store_in(register)
 """
 GEMM_MASKED = """
-c: cache_write(acc) tile(i, j, io, jo, ii, ji, 4, 16, guard) unroll(ii) mask(ji)
+c: cache_write(acc) split(i, io, ii, 4, guard) split(j, jo, ji, 16, guard) \
+reorder(io, jo, ii, ji) unroll(ii) mask(ji)
 acc: compute_at(c, jo) store_in(register) split(j, jo, ji, 16, guard) reorder(jo, p, i, ji) \
 unroll(jo) unroll(i) mask(ji)
 """.replace("\\\n", "")

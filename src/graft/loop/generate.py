@@ -12,20 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from graft.loop import ir
-from graft.loop.element import Around, Memory, Part, element, relocated
-from graft.loop.index import ONE, ZERO, add
+from graft.loop.element import Around, Memory, Part, element
+from graft.loop.index import ONE, ZERO
 from graft.loop.nest import Loop, Nest, short
 from graft.loop.position import Position, binary
 from graft.loop.program import Program
 from graft.loop.ranges import Context
 from graft.loop.regions import Box, allocation, axis_extents, infer_boxes
 from graft.loop.schedule import Fuse, Split
-from graft.loop.simplify import simplify
-from graft.loop.stages import loads
 from graft.loop.statements import bound
 from graft.loop.tensor import Reduce, Tensor
 from graft.loop.tensorize import MICRO_KERNELS, Tile, TileError
-from graft.loop.traverse import block, substitute, variables
+from graft.loop.traverse import block, variables
 
 LoopBody = Callable[[ir.Expr, ir.Expr, Position], ir.Stmt]  # start, extent, where the inside stands
 
@@ -160,7 +158,6 @@ class Generator:
                     raise nest.fail(f"{what}: others read more of it than an iteration of that")
             around = around.holding(producer.name, memory)
             stmts.append(self.stage(producer, box, around))
-        stmts += _prefetches(tensor, position, loop, around)
         stmt = block(*stmts, self._loops(replace(here, around=around), pending[1:]))
         for buffer in reversed(allocated):
             stmt = ir.Allocate(buffer, stmt)
@@ -301,29 +298,6 @@ def _guards(position: Position, loop: Loop, context: Context) -> list[ir.Expr]:
         value = position.value(split.loop, context)
         guards.append(ir.Compare(ir.CompareKind.LESS, value, position.extent(split.loop, context)))
     return guards
-
-
-def _prefetches(tensor: Tensor, position: Position, loop: Loop, around: Around) -> list[ir.Stmt]:
-    """Prefetches of the first element that loads will access some iterations later."""
-    stmts: list[ir.Stmt] = []
-    for prefetch in position.nest.prefetches:
-        if prefetch.loop != loop.name:
-            continue
-        ahead = add(position.values[loop.name], ir.Const(prefetch.distance))
-        later = position.enter(loop.name, ahead)
-        reads = [load for load in loads(tensor) if load.buffer.name == prefetch.tensor]
-        if not reads:
-            raise position.nest.fail(f"cannot prefetch '{prefetch.tensor}': it does not read it")
-        values: dict[str, ir.Expr] = {}
-        for name in axis_extents(tensor):
-            low = later.span(short(name), around.context).low
-            values[name] = add(position.starts.get(short(name), ZERO), low or ZERO)
-        for load in reads:
-            moved = relocated(substitute(load, values), around)
-            moved = simplify(moved, around.context)
-            if isinstance(moved, ir.Load):
-                stmts.append(ir.Prefetch(moved.buffer, moved.indices))
-    return stmts
 
 
 def one_thread(stmt: ir.Stmt) -> ir.Stmt:

@@ -21,14 +21,12 @@ from graft.loop.schedule import (
     Fuse,
     Mask,
     Parallel,
-    Prefetch,
     Reorder,
     Split,
     StoreIn,
     StoreWith,
     Tensorize,
     Thread,
-    Tile,
     Unroll,
     Vectorize,
 )
@@ -56,7 +54,6 @@ class Nest:
     along: str | None = None  # the stage that computes its elements: it has no loops of its own
     scope: Scope = Scope.HEAP
     store_with: str | None = None  # the stage in whose memory its elements are
-    prefetches: tuple[Prefetch, ...] = ()
     tensorize: Tensorize | None = None
 
     def fail(self, message: str, hint: str = "") -> ScheduleError:
@@ -108,7 +105,6 @@ def make_nest(tensor: Tensor, directives: Iterable[Directive]) -> Nest:
             nest = _APPLY[type(directive)](nest, directive)
     _check_tails(nest)
     _check_kinds(nest)
-    _check_prefetches(nest)
     return nest
 
 
@@ -141,13 +137,6 @@ def _split(nest: Nest, split: Split) -> Nest:
     new = (replace(loop, name=split.outer), replace(loop, name=split.inner))
     loops = nest.loops[:position] + new + nest.loops[position + 1 :]
     return replace(nest, loops=loops, relations=(*nest.relations, split))
-
-
-def _tile(nest: Nest, tile: Tile) -> Nest:
-    first = Split(tile.first, tile.first_outer, tile.first_inner, tile.first_factor, tile.tail)
-    second = Split(tile.second, tile.second_outer, tile.second_inner, tile.second_factor, tile.tail)
-    order = tile.first_outer, tile.second_outer, tile.first_inner, tile.second_inner
-    return _reorder(_split(_split(nest, first), second), Reorder(order))
 
 
 def _fuse(nest: Nest, fuse: Fuse) -> Nest:
@@ -221,14 +210,8 @@ def _tensorize(nest: Nest, directive: Tensorize) -> Nest:
     return replace(nest, tensorize=directive)
 
 
-def _prefetch(nest: Nest, directive: Prefetch) -> Nest:
-    nest.position(directive.loop)
-    return replace(nest, prefetches=(*nest.prefetches, directive))
-
-
 _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     Split: _split,
-    Tile: _tile,
     Fuse: _fuse,
     Reorder: _reorder,
     Vectorize: lambda nest, directive: _mark(nest, directive.loop, LoopKind.VECTOR),
@@ -241,7 +224,6 @@ _APPLY: dict[type[Directive], Callable[[Nest, Any], Nest]] = {
     StoreIn: lambda nest, directive: replace(nest, scope=SCOPES[directive.scope]),
     StoreWith: lambda nest, directive: replace(nest, store_with=directive.stage),
     Combine: _combine,
-    Prefetch: _prefetch,
     Tensorize: _tensorize,
 }
 
@@ -287,15 +269,6 @@ def _check_overlap(nest: Nest, split: Split, outer: frozenset[str]) -> None:
                 f"{message}: '{loop.name}' is {kind} around '{carrier}', which reduces",
                 hint="elements of two tiles would count twice; use guard or remainder",
             )
-
-
-def _check_prefetches(nest: Nest) -> None:
-    """Refuse prefetches inside a tensorized loop."""
-    for prefetch in nest.prefetches:
-        tile = nest.tensorize
-        if tile is not None and nest.position(prefetch.loop) >= nest.position(tile.loop):
-            message = f"cannot prefetch '{prefetch.tensor}' at loop '{prefetch.loop}'"
-            raise nest.fail(f"{message}: that is inside the tensorized loop '{tile.loop}'")
 
 
 def _check_kinds(nest: Nest) -> None:

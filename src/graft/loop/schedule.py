@@ -39,21 +39,6 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """Split two loops and put both outer loops outside both inner ones."""
-
-    first: str
-    second: str
-    first_outer: str
-    second_outer: str
-    first_inner: str
-    second_inner: str
-    first_factor: int
-    second_factor: int
-    tail: Tail = "guard"
-
-
-@dataclass(frozen=True, slots=True)
 class Fuse:
     """Make one loop of two neighbours: `fused = outer * extent of inner + inner`."""
 
@@ -222,15 +207,6 @@ class Combine:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetch:
-    """In each iteration of a loop, prefetch what loads from a tensor access `distance` later."""
-
-    tensor: str
-    loop: str
-    distance: int
-
-
-@dataclass(frozen=True, slots=True)
 class Tensorize:
     """Replace a loop and all inside it by what a registered micro-kernel generator emits."""
 
@@ -240,7 +216,6 @@ class Tensorize:
 
 Directive = (
     Split
-    | Tile
     | Fuse
     | Reorder
     | Vectorize
@@ -259,7 +234,6 @@ Directive = (
     | FactorMasked
     | Interleave
     | Combine
-    | Prefetch
     | Tensorize
 )
 SCOPES: dict[ScopeName, Scope] = {
