@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from graft.base.dtypes import DType
+from graft.backends.host.passes.transposed_convolution import known_convolution
 from graft.ir.graph import Graph
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
@@ -27,11 +27,12 @@ def pixel_products(graph: Graph) -> Graph:
 @RULES.rule(is_op("nn.conv2d_transpose"))
 def product_for_single_pixels(site: Site) -> Replacement:
     node, attrs = site.node, site.node.attrs
-    weight, shape = site.array(node.args[1]), node.args[0].tensor.shape or ()
-    if weight is None or attrs.groups > 1 or node.output.dtype is not DType.FLOAT32:
-        return Refusal("the weights are data, in groups, or not float32")
-    if tuple(shape[2:]) != (1, 1) or any(not isinstance(dim, int) for dim in attrs.padding):
-        return Refusal("the images have several pixels")
+    conv = known_convolution(site)
+    if isinstance(conv, Refusal):
+        return conv
+    if conv.pixels != (1, 1) or attrs.groups > 1:
+        return Refusal("the images have several pixels, or the weights are in groups")
+    weight = conv.weight
     top, left, bottom, right = attrs.padding
     extents = [
         (size - 1) * step + 1 + more
@@ -39,8 +40,6 @@ def product_for_single_pixels(site: Site) -> Replacement:
             weight.shape[2:], attrs.dilation, attrs.output_padding, strict=True
         )
     ]
-    if min(top, left, bottom, right) < 0 or 0 in (node.output.tensor.shape or (0,)):
-        return Refusal("zeros are added around the result, or there is none")
     channels, outputs = weight.shape[:2]
     spread = np.zeros((channels, outputs, *extents), weight.dtype)
     down, right_by = attrs.dilation
@@ -48,6 +47,6 @@ def product_for_single_pixels(site: Site) -> Replacement:
     spread[taps] = weight
     kept = spread[:, :, top : extents[0] - bottom, left : extents[1] - right]
     matrix = kept.reshape(channels, math.prod(kept.shape[1:])).T
-    rows = site.emit("reshape", node.args[0], shape=shape[:2])
+    rows = site.emit("reshape", node.args[0], shape=(conv.batch, channels))
     product = site.emit("nn.dense", rows, site.constant(np.ascontiguousarray(matrix)))
-    return site.emit("reshape", product, shape=(shape[0], *kept.shape[1:]))
+    return site.emit("reshape", product, shape=(conv.batch, *kept.shape[1:]))

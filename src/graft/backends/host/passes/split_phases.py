@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graft.backends.host.kernels.conv_plan import MOST_PHASES, NARROWEST_SLAB
+from graft.backends.host.passes.transposed_convolution import known_convolution
 from graft.base.dtypes import Array
 from graft.ir.graph import Graph
 from graft.rewrite.driver import Site, apply_rules
@@ -60,34 +61,33 @@ class _Axis:
 @RULES.rule(is_op("nn.conv2d_transpose"))
 def convolution_of_phases(site: Site) -> Replacement:
     node, attrs = site.node, site.node.attrs
-    weight = site.array(node.args[1])
-    before, after = node.args[0].tensor.shape or (), node.output.tensor.shape or ()
-    extents = [dim for dim in (*before[1:], *after[1:]) if isinstance(dim, int)]
-    if weight is None or len(extents) < 6 or 0 in (*before, *after):
-        return Refusal("sizes or weights become known only at run time, or there is no result")
-    _, height, width, outputs, *counts = extents
-    by_channel = attrs.groups == before[1] and attrs.groups > 1
+    conv = known_convolution(site)
+    if isinstance(conv, Refusal):
+        return conv
+    weight, batch, outputs, counts = conv.weight, conv.batch, conv.outputs, conv.result_pixels
+    by_channel = attrs.groups == conv.channels and attrs.groups > 1
     phases = attrs.strides[0] * attrs.strides[1]
     is_narrow = phases * outputs <= NARROWEST_SLAB and phases > 1 and attrs.groups == 1
     if not by_channel and not is_narrow and phases <= MOST_PHASES:
         return Refusal("there are kernels in blocks for it, whose vectors it fills")
-    if set(attrs.dilation) != {1} or min(attrs.padding) < 0 or weight.dtype != np.float32:
-        return Refusal("the kernel is dilated, zeros are added, or it is not of float32")
+    if set(attrs.dilation) != {1}:
+        return Refusal("the kernel is dilated")
     rows, columns = (
         _Axis.of(attrs.strides[n], attrs.padding[n], weight.shape[2 + n], counts[n]) for n in (0, 1)
     )
+    height, width = conv.pixels
     (top, bottom), (left, right) = rows.padding(height), columns.padding(width)
     matrix = site.constant(_weights(weight, attrs.groups, rows, columns))
     padding = top, left, bottom, right
     sums = site.emit("nn.conv2d", node.args[0], matrix, padding=padding, groups=attrs.groups)
     _, _, high, wide = sums.tensor.shape or ()
-    split = site.emit("reshape", sums, shape=(before[0], outputs, *attrs.strides, high, wide))
+    split = site.emit("reshape", sums, shape=(batch, outputs, *attrs.strides, high, wide))
     moved = site.emit("transpose", split, axes=(0, 1, 4, 2, 5, 3))
-    whole = (before[0], outputs, high * attrs.strides[0], wide * attrs.strides[1])
+    whole = (batch, outputs, high * attrs.strides[0], wide * attrs.strides[1])
     image = site.emit("reshape", moved, shape=whole)
-    if whole == tuple(after):
+    if whole[2:] == counts:
         return image
-    return site.emit("strided_slice", image, begin=(0, 0), end=tuple(counts), axes=(2, 3))
+    return site.emit("strided_slice", image, begin=(0, 0), end=counts, axes=(2, 3))
 
 
 def _weights(weight: Array, groups: int, rows: _Axis, columns: _Axis) -> Array:
