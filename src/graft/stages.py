@@ -17,7 +17,7 @@ import onnx
 
 from graft.base.cache_folder import default_folder
 from graft.base.dtypes import Array, DType
-from graft.base.errors import GraftError, UserError
+from graft.base.errors import GraftError, InternalError, UserError
 from graft.base.progress import Progress, Stage, quietly
 from graft.byoc.annotate import Pins
 from graft.byoc.boundary import with_wishes
@@ -26,7 +26,7 @@ from graft.byoc.contract import HOST_BACKEND, Backend, Cost
 from graft.byoc.executable import Accuracy, Executable, Lowering, Settings
 from graft.byoc.measure import DEADLINE
 from graft.byoc.offload import OffloadedGraph, Planned, offload
-from graft.byoc.outline import outline
+from graft.byoc.outline import outline, region_label
 from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
 from graft.byoc.plan import Plan, parse_plan, regions_of
 from graft.byoc.price import Pricing
@@ -34,7 +34,7 @@ from graft.byoc.probe import samples
 from graft.byoc.store import PRICES, PriceStore
 from graft.byoc.trust import CompiledRegion, Demotion
 from graft.frontends.onnx.importer import import_model
-from graft.ir.graph import Graph
+from graft.ir.graph import Graph, Node
 from graft.ir.printer import to_text
 from graft.ir.types import TensorType
 from graft.ir.verify import check_sizes
@@ -202,6 +202,19 @@ def partition_graph(graph: Graph, options: CompileOptions) -> Partition:
     pricing = Pricing(host, in_place, store, report, deadline, options.settings.threads)
     request = PartitionOptions(Pins.parse(options.pins), options.releases, options.time_limit)
     return partition(graph, options.accelerators, pricing, request)
+
+
+def reference_nodes(placed: Placed, options: CompileOptions) -> list[tuple[Node, str]]:
+    """Nodes of the host's part that the reference evaluator runs, with the reason; no code is
+    generated, and no region compiled."""
+    labels = (region_label(name, number) for number, (name, _) in enumerate(placed.regions))
+    lowering = options.host.lower(placed.outlined, dict.fromkeys(labels, _not_compiled))
+    nodes = {node.output.name: node for node in lowering.graph.walk()}
+    return [(nodes[name], reason) for name, reason in lowering.reference_nodes.items()]
+
+
+def _not_compiled(*_arguments: object) -> list[Array]:
+    raise InternalError("this program is not to be run: its regions are not compiled")
 
 
 def sample_inputs(graph: Graph) -> list[Array] | None:

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from tests.byoc import body_models
 from tests.byoc.explained import STRANGE, explained, network
-from tests.cli.tiny import TWO_INPUTS, saved
+from tests.cli.tiny import MIXED, TWO_INPUTS, saved
 
 import graft
 from graft.cli.explain import page
@@ -122,6 +122,20 @@ def test_a_model_that_has_no_native_code_is_explained_all_the_same(
     text = told(capsys, saved(tmp_path, TWO_INPUTS), "--target", "simnpu")
     assert "the device wants static shapes" in " ".join(text.split())
     assert "host: 3 nodes" in text
+
+
+def test_nodes_on_the_reference_evaluator_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(tmp_path, MIXED)
+    lines = told(capsys, path, "--target", "simnpu").splitlines()
+    title = lines.index("On the reference evaluator: 1 node")
+    assert lines[title + 1].startswith("  times (random.uniform): ")
+    facts = json.loads(told(capsys, path, "--target", "simnpu", "--json"))
+    (node,) = facts["reference"]
+    assert (node["onnx"], node["op"]) == ("times", "random.uniform")
+    text = told(capsys, path, "--target", "simnpu", "--node", "times")
+    assert f"the reference evaluator: {node['reason']}" in " ".join(text.split())
 
 
 def test_end_to_end_times(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -62,6 +62,7 @@ from graft.cli.report import (
 from graft.cli.runnable import is_compiled, refuse_options
 from graft.cli.terminal import GOOD, spoken_warnings, status, styled
 from graft.compiler import compile_options
+from graft.ir.graph import Node
 from graft.passes.variant_sizes import variant_sizes
 from graft.program.variants import variant_name
 from graft.race import fastest
@@ -69,21 +70,24 @@ from graft.runtime.regions import Policy
 from graft.stages import (
     CompileOptions,
     Optimized,
+    Placed,
     import_graph,
     link,
     lower,
     optimize,
     partition_graph,
     place,
+    reference_nodes,
 )
 
 DESCRIPTION = """\
 Explain the placement of a model: the regions of each backend with their prices, other
 plans beside the chosen one, per node the refusals and the alternatives with their
-prices, and what would change the result. A launch costs what the backend declares and
-the time to wake the host's threads afterwards, without the guard of a region (some 20 µs
-with a deadline). The model is not run, except for timings that prices need. For a .graft
-file: the placement at compile time, and the memory of its segments; nothing is run."""
+prices, the nodes that run on the reference evaluator, and what would change the result.
+A launch costs what the backend declares and the time to wake the host's threads
+afterwards, without the guard of a region (some 20 µs with a deadline). The model is not
+run, except for timings that prices need. For a .graft file: the placement at compile
+time, and the memory of its segments; nothing is run."""
 EXAMPLES = """\
   graft explain model.onnx --target onednn,host            a summary
   graft explain model.onnx --target onednn,host --node /layer1/conv1/Conv
@@ -128,16 +132,17 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError("the reference evaluator runs whole models: there is nothing to explain")
     check_folders(options.html)
     check_targets(options.target)
-    result = _explained(options)
+    result, evaluated = _explained(options)
     node = None if options.node is None else named(result, options.node)
     if options.html is not None:
         options.html.write_text(to_html(result), encoding="utf-8")
     if options.json:
-        print_json(asdict(node) if node is not None else json.loads(result.to_json()))
+        facts = {**json.loads(result.to_json()), "reference": list(map(asdict, evaluated))}
+        print_json(asdict(node) if node is not None else facts)
     elif node is not None:
-        print_lines(node_lines(result, node))
+        print_lines(node_lines(result, node, evaluated))
     else:
-        print_lines(page(result))
+        print_lines(page(result, evaluated))
         if options.html is not None:
             print_lines(["", f"{options.html} shows the graph"])
     return 0
@@ -159,26 +164,44 @@ def _explain_file(options: argparse.Namespace) -> int:
     return 0
 
 
-def _explained(options: argparse.Namespace) -> Explanation:
+@dataclass(frozen=True, slots=True)
+class EvaluatedNode:
+    """A node of the host's part that runs on the reference evaluator; `onnx` is the ONNX node."""
+
+    name: str
+    onnx: str
+    op: str
+    reason: str
+
+    @classmethod
+    def of(cls, node: Node, reason: str) -> EvaluatedNode:
+        onnx = node.location.node if node.location is not None else ""
+        return cls(node.output.name, onnx, node.op.name, reason)
+
+
+def _explained(options: argparse.Namespace) -> tuple[Explanation, list[EvaluatedNode]]:
     with status(f"explaining {options.model.name}") as tell, spoken_warnings():
         settings = Settings(options.threads, report=tell)
         wishes = {"pins": options.pin, "measure": options.measure}
         wishes["policy"] = Policy(deadline=options.deadline)
         request = compile_options(options.target, settings, options.isolation, **wishes)
         optimized, name = _subject(options, tell)
-        explanation = explain_placement(optimized, request)
+        placed = place(optimized, request)
+        explanation = _explain_placement(placed, request)
+        tell(Stage("lowering the host's part"))
+        evaluated = [
+            EvaluatedNode.of(node, reason) for node, reason in reference_nodes(placed, request)
+        ]
         tell(Stage("looking for what would change the plan"))
-        return explain(*explanation, name)
+        return explain(*explanation, name), evaluated
 
 
-def explain_placement(
-    optimized: Optimized, request: CompileOptions
+def _explain_placement(
+    placed: Placed, request: CompileOptions
 ) -> tuple[Partition, Mapping[str, float], tuple[Demotion, ...]]:
-    """Place a graph as `compile` would: the partition, the times of plans end to end by their
-    methods with `measure`, and demotions.
+    """The partition, the times of plans end to end by their methods with `measure`, and demotions.
 
     Without `measure`, the model is not compiled, and only run as far as prices need timings."""
-    placed = place(optimized, request)
     result = placed.partition or partition_graph(placed.graph, request)
     if not request.measure:
         return result, {}, ()
@@ -221,7 +244,7 @@ _MOST_NODES = 6  # of a region, by name
 _LONGEST_NAME = 44
 
 
-def page(explained: Explanation) -> Iterator[Block]:
+def page(explained: Explanation, evaluated: Sequence[EvaluatedNode] = ()) -> Iterator[Block]:
     """The whole report, the summary first."""
     yield explained.model
     yield Indented(paragraph(summary(explained)))
@@ -231,6 +254,10 @@ def page(explained: Explanation) -> Iterator[Block]:
         yield from section("Regions", _regions(explained))
     if explained.bodies:
         yield from section("Bodies, per inference", _bodies(explained))
+    if evaluated:
+        title = f"On the reference evaluator: {counted(len(evaluated), 'node')}"
+        lines = [f"{one.onnx or one.name} ({one.op}): {one.reason}" for one in evaluated]
+        yield from section(title, map(paragraph, lines))
     if explained.memory:
         lines = [f"peak {one.text}" for one in explained.memory]
         yield from section("Device memory", map(paragraph, lines))
@@ -337,10 +364,15 @@ def _changes(explained: Explanation) -> list[Block]:
     return [*table(rows, right=(0,)), *(paragraph(text) for text in notes if text)]
 
 
-def node_lines(explained: Explanation, node: NodeFacts) -> Iterator[Block]:
+def node_lines(
+    explained: Explanation, node: NodeFacts, evaluated: Sequence[EvaluatedNode] = ()
+) -> Iterator[Block]:
     """The report on one node."""
     yield node.name
     where = f"{node.backend}, in {node.region}" if node.region else node.backend
+    fallback = next((one for one in evaluated if one.name in node.outputs), None)
+    if fallback is not None:
+        where = f"the reference evaluator: {fallback.reason}"
     around = [body for body in explained.bodies if body.name == node.body]
     beside = [one.name for one in explained.nodes if node.onnx and one.onnx == node.onnx]
     rows = (
