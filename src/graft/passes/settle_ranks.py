@@ -25,47 +25,49 @@ from graft.passes.inline_branches import inline_branches, names_bound, with_bran
 # Every `if` whose branches are both possible doubles the nodes that depend on it.
 _DEPTH = 4
 _ROUNDS = 8
-_COUNTING = (DType.INT64, DType.BOOL)  # dtypes of ranks and extents, and of comparisons of them
+_SIZE_DTYPES = (DType.INT64, DType.BOOL)  # dtypes of ranks and extents, and of comparisons of them
 
 
 def settle_ranks(graph: Graph) -> Graph:
     """Resolve the unknown ranks of values that depend on an `if`, innermost first."""
-    return _settled(graph, _DEPTH)
+    return _resolve_ranks(graph, _DEPTH)
 
 
-def _settled(graph: Graph, depth: int) -> Graph:
-    inner = change_nested(graph, lambda nested: _settled(nested, depth))
+def _resolve_ranks(graph: Graph, depth: int) -> Graph:
+    inner = change_nested(graph, lambda nested: _resolve_ranks(nested, depth))
     result = inner if inner is graph else fold_constants(inner)
     names: set[str] = set()
-    while depth and (node := _next(result, names)) is not None:
+    while depth and (node := _next_if(result, names)) is not None:
         names.add(node.output.name)
-        result = _Branching(result, node, depth - 1).decided() or result
+        result = _IfRewrite(result, node, depth - 1).rewritten() or result
     return result
 
 
-def _next(graph: Graph, names: set[str]) -> Node | None:
+def _next_if(graph: Graph, names: set[str]) -> Node | None:
     """The first `if` with a result of unknown rank that is read, or with a branch whose input has
     unknown rank where its operand has not."""
     for node in graph.nodes:
         if node.op.name == "if" and node.output.name not in names:
-            read = any(_is_open(v) and v in graph.users for v in node.outputs)
-            if read or any(map(_is_uninformed, _branches(node), [node.args[1:]] * 2)):
+            read = any(_has_unknown_rank(v) and v in graph.users for v in node.outputs)
+            if read or any(map(_loses_rank, _branches(node), [node.args[1:]] * 2)):
                 return node
     return None
 
 
-def _is_open(value: Value) -> bool:
+def _has_unknown_rank(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.shape is None
 
 
-def _counts(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.dtype in _COUNTING
+def _may_hold_sizes(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype in _SIZE_DTYPES
 
 
-def _is_uninformed(branch: Graph, operands: Sequence[Value]) -> bool:
+def _loses_rank(branch: Graph, operands: Sequence[Value]) -> bool:
     """Whether an input of the branch has unknown rank, and the operand passed for it has not."""
     pairs = zip(branch.inputs, operands, strict=True)
-    return any(_is_open(formal) and not _is_open(actual) for formal, actual in pairs)
+    return any(
+        _has_unknown_rank(formal) and not _has_unknown_rank(actual) for formal, actual in pairs
+    )
 
 
 def _branches(node: Node) -> tuple[Graph, Graph]:
@@ -76,44 +78,46 @@ def _branches(node: Node) -> tuple[Graph, Graph]:
 class _Spliced:
     """The graph with one branch spliced in for the `if`, and the replacements of values."""
 
-    whole: Graph
-    same: dict[Value, Value]
+    graph: Graph
+    replacements: dict[Value, Value]
 
 
-class _Branching:
+class _IfRewrite:
     """The rewrites of one `if` and of the nodes that depend on it."""
 
     def __init__(self, graph: Graph, node: Node, depth: int) -> None:
         self.graph, self.node, self.depth = graph, node, depth
-        self.later = _readers(graph.nodes, node.outputs)
+        self.dependents = _dependents(graph.nodes, node.outputs)
 
-    def decided(self) -> Graph | None:
+    def rewritten(self) -> Graph | None:
         """The graph without the `if`, or with branches in which ranks are known; None if that is
         not possible."""
         graphs = [with_branch(self.graph, self.node, branch) for branch in _branches(self.node)]
         spliced = [_Spliced(*graph) for graph in graphs if graph is not None]
         if len(spliced) < 2:
             return None
-        errors = [_failure(one.whole) for one in spliced]
+        errors = [_failure(one.graph) for one in spliced]
         match errors:
             case [None, None]:
-                return self.moved(spliced)
+                return self.with_nodes_moved(spliced)
             case [TypeRuleError() as error, None]:
-                return self.demanded(spliced[1], True, error)
+                return self.with_one_branch(spliced[1], True, error)
             case [None, TypeRuleError() as error]:
-                return self.demanded(spliced[0], False, error)
+                return self.with_one_branch(spliced[0], False, error)
         return None  # both branches fail: running the model reports the error
 
-    def demanded(self, spliced: _Spliced, expected: bool, error: TypeRuleError) -> Graph | None:
+    def with_one_branch(
+        self, spliced: _Spliced, expected: bool, error: TypeRuleError
+    ) -> Graph | None:
         """The graph with the branch whose types are valid, and `demand` nodes that fail if the
         condition selects the other one."""
-        whole, condition = spliced.whole, self.node.args[0]
+        whole, condition = spliced.graph, self.node.args[0]
         if not names_bound(whole):
             return None
         names = FreshNames(value.name for value in whole.values)
         message = f"the condition of an if is {not expected}, and then {error.message}"
         location = error.location or self.node.location
-        dependent = {value for node in (self.node, *self.later) for value in node.outputs}
+        dependent = {value for node in (self.node, *self.dependents) for value in node.outputs}
         checked: dict[Value, Node] = {}
         outputs = []
         for old, value in zip(self.graph.outputs, whole.outputs, strict=True):
@@ -127,61 +131,63 @@ class _Branching:
         nodes = (*whole.nodes, *checked.values())
         return _folded(replace(whole, nodes=nodes, outputs=tuple(outputs)))
 
-    def moved(self, spliced: Sequence[_Spliced]) -> Graph | None:
+    def with_nodes_moved(self, spliced: Sequence[_Spliced]) -> Graph | None:
         """The graph with the nodes that need ranks moved into both branches."""
-        inside = {self.node, *self.wanting()}
-        results = self.results(inside)
-        parts = [self.part(one, inside, results) for one in spliced]
+        inside = {self.node, *self.nodes_to_move()}
+        results = self.live_results(inside)
+        parts = [self.branch_nodes(one, inside, results) for one in spliced]
         read = dict.fromkeys(value for part in parts for value in part.inputs)
-        binding = self.binding([node for part in parts for node in part.nodes], read)
+        binding = self.binding_inputs([node for part in parts for node in part.nodes], read)
         if binding is None:
             return None
         captures = (*read, *binding)
-        branches = [self.branch(part, captures) for part in parts]
+        branches = [self.closed_branch(part, captures) for part in parts]
         attrs = replace(self.node.attrs, else_branch=branches[0], then_branch=branches[1])
         outer = {value: Value(value.name, value.type) for value in results}
         outputs_of_if = tuple(outer.values())
         decision = replace(
             self.node, inputs=(self.node.args[0], *captures), attrs=attrs, outputs=outputs_of_if
         )
-        before = [n for n in self.graph.nodes if n not in inside and n not in self.later]
-        after = [n.on(outer) for n in self.graph.nodes if n in self.later - inside]
+        before = [n for n in self.graph.nodes if n not in inside and n not in self.dependents]
+        after = [n.on(outer) for n in self.graph.nodes if n in self.dependents - inside]
         outputs = tuple(outer.get(value, value) for value in self.graph.outputs)
         return _folded(replace(self.graph, nodes=(*before, decision, *after), outputs=outputs))
 
-    def branch(self, part: Graph, captures: Sequence[Value]) -> Graph:
+    def closed_branch(self, part: Graph, captures: Sequence[Value]) -> Graph:
         """The part as a branch with the captures as inputs, its own ranks resolved."""
         closed = closed_graph(part.name, captures, part.nodes, part.outputs)
-        return _settled(_folded(closed), self.depth)
+        return _resolve_ranks(_folded(closed), self.depth)
 
-    def wanting(self) -> set[Node]:
+    def nodes_to_move(self) -> set[Node]:
         """Nodes that read results of unknown rank, or integers derived from them (a rank may decide
         the next `if`), and all nodes between them."""
         nodes = self.graph.nodes
-        wanting: set[Node] = set()
-        unsettled = {value for value in self.node.outputs if _is_open(value)}
+        moved: set[Node] = set()
+        unresolved = {value for value in self.node.outputs if _has_unknown_rank(value)}
         for node in nodes:
-            if not unsettled.isdisjoint(node.args):
-                wanting.add(node)
-                unsettled.update(v for v in node.outputs if _is_open(v) or _counts(v))
-        operands = {value for node in wanting for value in node.args}
+            if not unresolved.isdisjoint(node.args):
+                moved.add(node)
+                unresolved.update(
+                    v for v in node.outputs if _has_unknown_rank(v) or _may_hold_sizes(v)
+                )
+        operands = {value for node in moved for value in node.args}
         for node in reversed(nodes):
-            if node in self.later and not operands.isdisjoint(node.outputs):
-                wanting.add(node)
+            if node in self.dependents and not operands.isdisjoint(node.outputs):
+                moved.add(node)
                 operands.update(node.args)
-        return wanting
+        return moved
 
-    def results(self, inside: set[Node]) -> list[Value]:
+    def live_results(self, inside: set[Node]) -> list[Value]:
         """The results of the nodes that other nodes or the graph's outputs read."""
         users, returned = self.graph.users, set(self.graph.outputs)
         computed = (value for n in self.graph.nodes if n in inside for value in n.outputs)
         return [v for v in computed if v in returned or not inside.issuperset(users.get(v, ()))]
 
-    def part(self, spliced: _Spliced, inside: set[Node], results: Sequence[Value]) -> Graph:
+    def branch_nodes(self, spliced: _Spliced, inside: set[Node], results: Sequence[Value]) -> Graph:
         """The nodes with a branch spliced in; its inputs are values of the outer graph."""
         outside_nodes = set(self.graph.nodes) - inside
-        own = [node for node in spliced.whole.nodes if node not in outside_nodes]
-        outputs = tuple(spliced.same.get(value, value) for value in results)
+        own = [node for node in spliced.graph.nodes if node not in outside_nodes]
+        outputs = tuple(spliced.replacements.get(value, value) for value in results)
         computed = {value for node in own for value in node.outputs}
         read = (value for values in (*(n.args for n in own), outputs) for value in values)
         outside = [value for value in dict.fromkeys(read) if value not in computed]
@@ -192,7 +198,7 @@ class _Branching:
         inputs = tuple(value for value in outside if value not in copied)
         return Graph(self.graph.name, inputs, (*constants, *own), outputs)
 
-    def binding(self, nodes: Iterable[Node], read: Iterable[Value]) -> list[Value] | None:
+    def binding_inputs(self, nodes: Iterable[Node], read: Iterable[Value]) -> list[Value] | None:
         """Graph inputs that bind the symbols in nodes' attributes; None if some are unbound."""
         nodes = list(nodes)
         bound = {name for value in read for name in bound_symbols(value.type)}
@@ -209,7 +215,7 @@ class _Branching:
         return values if named <= bound else None
 
 
-def _readers(nodes: Sequence[Node], values: Iterable[Value]) -> set[Node]:
+def _dependents(nodes: Sequence[Node], values: Iterable[Value]) -> set[Node]:
     """The nodes that depend on some values."""
     dependent = set(values)
     readers: set[Node] = set()

@@ -1,9 +1,8 @@
-"""Memory of devices among the runs of a program: tensors that are used again, and runs that wait.
+"""Device memory shared by the runs of a program: a pool of tensors, and runs that wait for memory.
 
-A run takes a tensor from the pool before the first step that uses it and gives it back behind the
-last. The pool keeps what it gets back for the next run, and lets go of all unused memory when a
-device has no memory for something else: so a device never holds more than its runs need because of
-the pool, unless it has room to spare.
+A run allocates a tensor from the pool before the first step that uses it, and releases it after the
+last. The pool keeps released tensors for later runs, and frees all of them when an allocation on a
+device fails, so that it never keeps memory that a run needs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from graft.runtime.supervise import OverdueError
 
 
 class DeviceTensor(NamedTuple):
-    """Memory of a device that a value needs."""
+    """The device memory that a value requires; tensors of equal kinds are interchangeable."""
 
     space: str
     shape: tuple[int, ...]
@@ -28,8 +27,7 @@ class DeviceTensor(NamedTuple):
 
 
 class TensorPool:
-    """Tensors of devices that no run uses at the moment; `bounded` runs what a space is asked
-    for."""
+    """Unused tensors of devices. `bounded` calls a function of a memory space under a deadline."""
 
     def __init__(self, bounded: Callable[[str, Callable[[], Any]], Any]) -> None:
         self._bounded = bounded
@@ -37,7 +35,7 @@ class TensorPool:
         self._lock = Lock()
 
     def allocate(self, kind: DeviceTensor, device: Device) -> Any:
-        """A tensor that was given back, or a new one."""
+        """A released tensor of the kind, or a new one."""
         with self._lock:
             tensors = self._kept.get(kind)
             if tensors:
@@ -65,16 +63,16 @@ class TensorPool:
 
 
 class Occupancy:
-    """The runs of a program that hold memory of devices: where that is too little for another run,
-    it waits for one of them to end."""
+    """Counts the runs of a program that hold device memory: a run whose allocation fails can then
+    wait until another one has ended, and start again."""
 
     def __init__(self) -> None:
         self._runs = 0
-        self._ended = 0  # how many have, or have given back what they held to wait
+        self._ended = 0  # runs that have released their memory: at their end, or to wait
         self._change = Condition()
 
     def enter(self) -> int:
-        """Begin a run; what it gives is for `wait`."""
+        """Begin a run. Returns the number of ended ones, for `wait`."""
         with self._change:
             self._runs += 1
             return self._ended
@@ -87,8 +85,8 @@ class Occupancy:
             self._change.notify_all()
 
     def wait(self, since: int) -> bool:
-        """End a run that found no memory, and holds none now. True when it may begin again: another
-        one has ended, or the others wait as well; False where it was alone all the time."""
+        """End a run that got no memory and has released its own, and wait until another one ends.
+        False if no other run held memory since it began: started again, it would fail again."""
         with self._change:
             self._runs -= 1
             was_alone = self._ended == since
@@ -97,5 +95,5 @@ class Occupancy:
                 self._change.wait()
                 return True
             if was_alone:
-                self._change.notify_all()  # they are no better off
+                self._change.notify_all()  # what waits has waited for this run
             return not was_alone

@@ -14,6 +14,7 @@ from graft.backends.host.kernels.attention_bytes import attention_bytes
 from graft.backends.host.kernels.batch_matmul import batch_matmul
 from graft.backends.host.kernels.block_dense import block_dense
 from graft.backends.host.kernels.conv import conv2d
+from graft.backends.host.kernels.cumulative import cumulative
 from graft.backends.host.kernels.deformable import blocked_windows, windows
 from graft.backends.host.kernels.dense import dense
 from graft.backends.host.kernels.depthwise import depthwise_conv2d
@@ -40,7 +41,6 @@ from graft.backends.host.kernels.search import distinct, nonzero
 from graft.backends.host.kernels.selection import topk
 from graft.backends.host.kernels.sizes import sizes
 from graft.backends.host.kernels.suppression import suppression
-from graft.backends.host.kernels.totals import totals
 from graft.backends.host.kernels.winograd import winograd
 from graft.byoc.executable import Accuracy
 from graft.ir.graph import Value
@@ -57,6 +57,7 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
     *(dense, block_dense, batch_matmul, attention, attention_bytes),
     *(
         add_columns,
+        cumulative,
         determinant,
         distinct,
         forest,
@@ -66,7 +67,7 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
         nonzero,
         recurrence,
     ),
-    *(roi_align, scatter, sizes, suppression, topk, totals),
+    *(roi_align, scatter, sizes, suppression, topk),
     expression,
 )
 

@@ -1,9 +1,9 @@
 """Prefix sums and products in one pass: `cumsum`, `cumprod` along an axis that is not very short.
 
 A line is the elements along the axis at fixed indices of the other axes. Threads share the lines,
-whatever the sizes; neighbouring lines are the lanes of a vector, and lines that fill no vector are
-computed one by one. Totals accumulate in the widest dtype of their kind and are rounded when they
-are stored, as the reference does.
+whatever the sizes; neighbouring lines are the lanes of a vector, and lines that do not fill one are
+computed one by one. Lines accumulate in the widest dtype of their kind (float64, int64 or uint64)
+and are rounded when they are stored, as the reference does.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from graft.loop.statements import ramp, spread, store
 from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
-# Up to so many vectors along the axis, summing each total from scratch takes fewer cycles than
-# waiting for the previous total: as many vectors as an addition has cycles of latency.
+# Up to so many vectors along the axis, summing each result from scratch takes fewer cycles than
+# waiting for the previous result: as many vectors as an addition has cycles of latency.
 _SHORT_VECTORS = 4
 
 
 @node_kernel("cumsum", "cumprod")
-def totals(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
+def cumulative(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """Running sums or products along an axis."""
     node = group.node
     shape, axis = shape_of(node.args[0]), node.attrs.axis
@@ -36,20 +36,20 @@ def totals(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
         extent, inner = shape[axis], product(shape[axis + 1 :])
         is_short = isinstance(extent, int) and extent <= _SHORT_VECTORS * lanes
         if is_short and isinstance(inner, int) and inner < lanes:
-            return Refusal("the axis is short: all totals are computed side by side")
+            return Refusal("the axis is short: every result is summed by itself")
     if not node.output.dtype.is_number:
-        return Refusal(f"totals of {node.output.dtype}")
-    return node_plan(group, stores, lambda writer: _Totals(writer, target).write())
+        return Refusal(f"{node.op.name} of {node.output.dtype}")
+    return node_plan(group, stores, lambda writer: _CumulativeWriter(writer, target).write())
 
 
-class _Totals:
+class _CumulativeWriter:
     """Writes the loops over lines and along a line."""
 
     def __init__(self, writer: Writer, target: Target) -> None:
         self._writer, self._code, node = writer, writer.code, writer.group.node
         self._attrs, self._shape = node.attrs, shape_of(node.args[0])
         self._is_sum = node.op.name == "cumsum"
-        self._data, self._named = writer.present_operand(0), writer.operand(1)
+        self._data, self._axis_operand = writer.present_operand(0), writer.operand(1)
         self._result = writer.result(0)
         self._dtype = _widest(node.output.dtype)
         self._lanes = target.lanes(node.output.dtype)
@@ -69,10 +69,10 @@ class _Totals:
     def _along(self) -> tuple[Term, Term]:
         """The extent of the axis, which may be negative, and the stride along it in elements."""
         code, rank = self._code, len(self._shape)
-        if self._named is None:
+        if self._axis_operand is None:
             axis = term(self._attrs.axis % rank)
         else:
-            axis = code.let("axis", cast(INDEX, load(self._named, 0)))
+            axis = code.let("axis", cast(INDEX, load(self._axis_operand, 0)))
         extent, inner = term(1), term(1)
         for number, dim in enumerate(self._shape):
             here = equal(axis, number) | equal(axis, number - rank)
@@ -82,18 +82,22 @@ class _Totals:
         return code.let("extent", extent), code.let("inner", inner)
 
     def _line(self, start: Term, extent: Term, inner: Term, lanes: int) -> None:
-        """The totals of `lanes` neighbouring lines."""
+        """The running sums or products of `lanes` neighbouring lines."""
         code = self._code
-        total = Buffer(f"total{lanes}", self._dtype, (Const(lanes),), Scope.REGISTER)
+        accumulator = Buffer(f"accumulator{lanes}", self._dtype, (Const(lanes),), Scope.REGISTER)
         every = ramp(term(0), lanes)
-        with code.memory(total):
-            code.store(total, every, spread(term(0 if self._is_sum else 1, self._dtype), lanes))
+        with code.memory(accumulator):
+            code.store(
+                accumulator, every, spread(term(0 if self._is_sum else 1, self._dtype), lanes)
+            )
             with code.loop(f"iteration{lanes}", extent) as iteration:
                 offset = extent - 1 - iteration if self._attrs.reverse else iteration
-                at = ramp(code.let(f"place{lanes}", start + offset * inner), lanes)
-                before, value = load(total, every), cast(self._dtype, load(self._data, at))
-                update = store(total, every, before + value if self._is_sum else before * value)
-                result = store(self._result, at, cast(self._result.dtype, before))
+                at = ramp(code.let(f"index{lanes}", start + offset * inner), lanes)
+                running, value = load(accumulator, every), cast(self._dtype, load(self._data, at))
+                update = store(
+                    accumulator, every, running + value if self._is_sum else running * value
+                )
+                result = store(self._result, at, cast(self._result.dtype, running))
                 code.emit(*((result, update) if self._attrs.exclusive else (update, result)))
 
 
