@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.harness import Json, Record
 from benchmarks.pages import heading, paragraph, table, text_table
-from graft.cli.report import counted, seconds_text
+from graft.base.quantities import counted, time_text
 
 PAGE = Path("docs/accelerators.md")
 CHART = Path("docs/images/accelerators.png")
@@ -127,7 +127,7 @@ def _plan(row: Json) -> tuple[str, ...]:
     return (
         row["network"],
         " + ".join(row["targets"]),
-        *(seconds_text(one) for one in (row["host_only"], greedy["seconds"], exact["seconds"])),
+        *(time_text(one) for one in (row["host_only"], greedy["seconds"], exact["seconds"])),
         both("regions", "d"),
         both("nodes", ".0%"),
         both("macs", ".0%"),
@@ -148,7 +148,7 @@ def _shares(rows: Sequence[Json]) -> list[str]:
             "-" if part["backend"] == "host" else str(part["regions"]),
             f"{part['nodes']} of {row['nodes']}",
             f"{part['macs']:.1%}",
-            seconds_text(part["seconds"]),
+            time_text(part["seconds"]),
         )
         for row in rows
         for part in row["parts"]

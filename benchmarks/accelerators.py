@@ -30,13 +30,13 @@ from benchmarks.harness import (
     network_path,
 )
 from benchmarks.pages import ROOT
+from graft.base.quantities import time_text
 from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Source
 from graft.byoc.executable import Settings
 from graft.byoc.partition import Partition, PartitionOptions, partition, regions
 from graft.byoc.price import Pricing
 from graft.byoc.probe import samples
 from graft.byoc.problem import Choice, bill
-from graft.cli.report import seconds_text
 from graft.compiler import compile_options
 from graft.ir.graph import Graph
 from graft.ir.parser import from_text
@@ -253,7 +253,7 @@ def _backends_text() -> str:
 
 def _in_short(row: Planned) -> str:
     times = (row.host_only, row.greedy.seconds, row.exact.seconds)
-    host, greedy, exact = map(seconds_text, times)
+    host, greedy, exact = map(time_text, times)
     return (
         f"  {row.network} on {'+'.join(row.targets)}, host / {row.slower:g}: host {host}, greedy"
         f" {greedy} in {row.greedy.regions} regions, exact {exact} in {row.exact.regions}"

@@ -27,8 +27,8 @@ from benchmarks.harness import (
 from benchmarks.new_size import SYMBOLS, any_size
 from benchmarks.pages import DOCUMENT, paragraph, table
 from graft import compile
+from graft.base.quantities import time_text
 from graft.byoc.measure import WATCH, interval, laps
-from graft.cli.report import seconds_text
 
 # ViT and VGG-19 have sizes in their weights, or reshape to a batch of one.
 IMAGES = ("resnet18", "resnet50", "inception_v3", "darknet53", "mobilenet_v2")
@@ -110,10 +110,10 @@ def compared(times: Mapping[str, Sequence[float]]) -> Json:
 
 def row(name: str, result: Json) -> list[str]:
     """A network's times, and how they compare."""
-    cells = [name, seconds_text(result["known"]["seconds"])]
+    cells = [name, time_text(result["known"]["seconds"])]
     for contender in ("batch", "size"):
         one = result[contender]
-        cells.append(seconds_text(one["seconds"]))
+        cells.append(time_text(one["seconds"]))
         cells.append(f"{one['difference']:+.1%} ± {one['spread']:.1%}")
     return cells
 

@@ -30,10 +30,10 @@ from benchmarks.harness import (
     network_path,
 )
 from benchmarks.pages import DOCUMENT, ROOT, paragraph, table
+from graft.base.quantities import size_text, time_text
 from graft.cli.bench.model import Subject, prepared
 from graft.cli.inputs import add_input_arguments
 from graft.cli.options import positive
-from graft.cli.report import seconds_text, size_text
 
 RUNS = 3
 PROCESS = Path(__file__).with_name("footprint_process.py")
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Json:
     alone = medians([_process("import") for _ in range(options.runs)])
-    print(f"import graft: {seconds_text(alone['import'])}", flush=True)
+    print(f"import graft: {time_text(alone['import'])}", flush=True)
     networks = []
     for network in chosen_networks(options):
         print(f"  {network}: ", end="", flush=True)
@@ -79,7 +79,7 @@ def sections(record: Record) -> Iterator[Section]:
     data = record.data
     networks = [Footprint(**one) for one in data["networks"]]
     where = (
-        f"Medians of {data['runs']}. `import graft` alone takes {seconds_text(data['import'])}."
+        f"Medians of {data['runs']}. `import graft` alone takes {time_text(data['import'])}."
         f" {record.made}"
     )
     lines = [*starting(networks), "", *memory(networks), "", *paragraph(where)]
@@ -169,9 +169,9 @@ def starting(found: Sequence[Footprint]) -> list[str]:
     rows = [
         (
             one.network,
-            *(seconds_text(figures["ready"]) for figures in (one.cold, one.warm)),
+            *(time_text(figures["ready"]) for figures in (one.cold, one.warm)),
             *(
-                seconds_text(figures[part])
+                time_text(figures[part])
                 for figures in (one.load, one.onnxruntime)
                 for part in ("import", "ready", "first")
             ),
@@ -209,7 +209,7 @@ def memory(found: Sequence[Footprint]) -> list[str]:
 
 
 def _in_short(one: Footprint) -> str:
-    compiled = f"compiled in {seconds_text(one.cold['ready'])}, {seconds_text(one.warm['ready'])}"
+    compiled = f"compiled in {time_text(one.cold['ready'])}, {time_text(one.warm['ready'])}"
     held = [size_text(int(figures["steady"])) for figures in (one.load, one.onnxruntime)]
     return f"{compiled} warm; holds {held[0]}, ONNX Runtime {held[1]}"
 

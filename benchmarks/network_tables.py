@@ -13,9 +13,9 @@ from statistics import median
 
 from benchmarks.harness import Json
 from benchmarks.pages import item, table
+from graft.base.quantities import counted, time_text
 from graft.cli.bench.contenders import CONTENDERS
 from graft.cli.bench.rounds import Ratio
-from graft.cli.report import counted, seconds_text
 
 MISSING = "-"
 
@@ -128,7 +128,7 @@ def short_table(
 
 def _times(row: Row, contenders: Sequence[str]) -> list[str]:
     seconds = [row.seconds(name) for name in contenders]
-    return [row.network, *(MISSING if one is None else seconds_text(one) for one in seconds)]
+    return [row.network, *(MISSING if one is None else time_text(one) for one in seconds)]
 
 
 def _each_run(row: Row) -> str:

@@ -28,10 +28,10 @@ from benchmarks.harness import (
 )
 from benchmarks.network_tables import Row, Setting
 from benchmarks.pages import DOCUMENT, README, paragraph
+from graft.base.quantities import time_text
 from graft.cli.bench.contenders import CONTENDERS, PEERS
 from graft.cli.bench.rounds import GRAFT
 from graft.cli.options import positive
-from graft.cli.report import seconds_text
 from graft.target.target import host_target
 
 CHART = Path("docs/images/benchmarks.png")
@@ -117,7 +117,7 @@ def _speedups(recorded: Json) -> Json:
 
 def _in_short(row: Row, contenders: Sequence[str]) -> str:
     times = [
-        f"{CONTENDERS[name].title} {seconds_text(seconds)}"
+        f"{CONTENDERS[name].title} {time_text(seconds)}"
         for name in contenders
         if (seconds := row.seconds(name)) is not None
     ]

@@ -29,12 +29,12 @@ from benchmarks.harness import (
 from benchmarks.pages import DOCUMENT, paragraph, table
 from graft.base.cache_folder import default_folder
 from graft.base.dtypes import Array
+from graft.base.quantities import time_text
 from graft.byoc.discover import find_backends
 from graft.byoc.executable import Settings
 from graft.byoc.measure import WATCH, interval, laps
 from graft.byoc.partition import plan_of
 from graft.byoc.store import PRICES, clear_prices
-from graft.cli.report import seconds_text
 from graft.compiler import compile, compile_options
 from graft.module import Module
 from graft.stages import import_graph, optimize, place
@@ -206,7 +206,7 @@ def report(found: Sequence[Outcome]) -> list[str]:
             str(one.regions),
             *(_with_spread(lap) for lap in (one.host, one.offloaded, one.chosen)),
             f"{one.harm:+.1%} ± {one.harm_spread:.1%}",
-            seconds_text(one.chosen.predicted or 0.0),
+            time_text(one.chosen.predicted or 0.0),
             f"{one.error:+.0%}",
         )
         for one in found
@@ -251,13 +251,13 @@ def _named(outcomes: Sequence[Outcome]) -> str:
 
 
 def _with_spread(lap: Lap) -> str:
-    return f"{seconds_text(lap.seconds)} ± {lap.spread / lap.seconds:.0%}"
+    return f"{time_text(lap.seconds)} ± {lap.spread / lap.seconds:.0%}"
 
 
 def _in_short(one: Outcome) -> str:
     contenders = {"host": one.host, "offloaded": one.offloaded, "chosen": one.chosen}
     shown = [
-        f"{name} {_with_spread(lap)} (predicted {seconds_text(lap.predicted or 0.0)})"
+        f"{name} {_with_spread(lap)} (predicted {time_text(lap.predicted or 0.0)})"
         for name, lap in contenders.items()
     ]
     return f"{', '.join(shown)}; {one.harm:+.1%} ± {one.harm_spread:.1%}"

@@ -23,13 +23,13 @@ from benchmarks.harness import (
     network_path,
 )
 from benchmarks.pages import DOCUMENT, paragraph, table
+from graft.base.quantities import number, time_text
 from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.discover import own_backend
 from graft.byoc.partition import Partition, PartitionOptions, partition, regions
 from graft.byoc.price import Pricing
 from graft.byoc.probe import samples
 from graft.byoc.problem import Choice
-from graft.cli.report import number, seconds_text
 from graft.ir.graph import Graph
 from graft.stages import import_graph, optimize
 
@@ -125,8 +125,8 @@ def report(found: Sequence[Placed]) -> list[str]:
         (
             one.network,
             number(one.nodes),
-            seconds_text(one.host_only),
-            *(f"{scheme.regions}, {seconds_text(scheme.seconds)}" for scheme in one.schemes),
+            time_text(one.host_only),
+            *(f"{scheme.regions}, {time_text(scheme.seconds)}" for scheme in one.schemes),
             *(f"{scheme.nodes:.0%}, {scheme.macs:.1%}" for scheme in one.schemes),
         )
         for one in found
@@ -140,7 +140,7 @@ def report(found: Sequence[Placed]) -> list[str]:
         "**The accelerator is simulated**: its times are its declared model's. The host's are"
         " measured, kernel by kernel. Regions are those on the accelerator; nodes and MACs are the"
         f" shares that run there. {proven}; the longest search, with matching and pricing, took"
-        f" {seconds_text(slowest.took)} ({slowest.network})."
+        f" {time_text(slowest.took)} ({slowest.network})."
     )
     return [*table(header, rows), "", *paragraph(note)]
 
@@ -151,10 +151,10 @@ def _columns(what: str) -> list[str]:
 
 def _in_short(one: Placed) -> str:
     shown = (
-        f"{name} {scheme.regions} regions, {seconds_text(scheme.seconds)}"
+        f"{name} {scheme.regions} regions, {time_text(scheme.seconds)}"
         for name, scheme in zip(SCHEMES, one.schemes, strict=True)
     )
-    return f"{'; '.join(shown)}; chosen in {seconds_text(one.took)}"
+    return f"{'; '.join(shown)}; chosen in {time_text(one.took)}"
 
 
 BENCHMARKS = (Benchmark("placement", measure, sections, add_arguments),)

@@ -52,13 +52,13 @@ from benchmarks.precision_files import (
 )
 from benchmarks.precision_heads import HeadNames
 from benchmarks.quantized import FOLDER, float_file
+from graft.base.quantities import time_text
 from graft.byoc.cores import Watch
 from graft.cli.arrays import write_data
 from graft.cli.bench.command import prepare_contender
 from graft.cli.bench.contenders import CONTENDERS
 from graft.cli.bench.rounds import GRAFT, Limits, Slice, summarize
 from graft.cli.bench.rounds import measure as run_rounds
-from graft.cli.report import seconds_text
 from graft.quantize.confidence import OutputError
 from graft.target.target import HOST
 
@@ -347,7 +347,7 @@ def times_and_ratios(
     """Cells with times of contenders, and with those of some peers over Graft's."""
     timing = row["timing"]
     for name in names:
-        yield seconds_text(timing[name]["seconds"]) if name in timing else MISSING
+        yield time_text(timing[name]["seconds"]) if name in timing else MISSING
     for pair in pairs.values():
         ratio = against(row, *pair)
         yield MISSING if ratio is None else f"{ratio:.2f} ×"

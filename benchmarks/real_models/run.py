@@ -35,7 +35,7 @@ from benchmarks.real_models.packages import PACKAGES, SCRATCH, unpacked
 from benchmarks.real_models.recipes import Series, series_for
 from benchmarks.real_models.verdict import AS_IT_IS, Call, Judge, by_peer, gravest, is_good
 from graft.base.cores import available_cores
-from graft.cli.report import seconds_text
+from graft.base.quantities import time_text
 
 PAGE = Path("docs/real-models.md")
 _REPEATS = 3
@@ -68,7 +68,7 @@ class Outcome:
 
     def row(self) -> tuple[str, ...]:
         """The cells of the table; those that nothing is known for are empty."""
-        times = (seconds_text(s) if s else "" for s in (self.graft_seconds, self.peer_seconds))
+        times = (time_text(s) if s else "" for s in (self.graft_seconds, self.peer_seconds))
         counts = (str(n) for n in (self.sizes, self.nodes, self.native, self.evaluated))
         known = (*counts, f"{self.error:.1e}" if self.sizes else "") if self.nodes else ("",) * 5
         return self.package, self.model, *known, *times, self.verdict

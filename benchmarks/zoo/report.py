@@ -13,9 +13,10 @@ from benchmarks.harness import Json, Record, Section
 from benchmarks.pages import heading, text_table
 from benchmarks.zoo.models import PACKAGES
 from benchmarks.zoo.plot import draw_histogram
+from graft.base.quantities import time_text
 from graft.cli.bench.contenders import CONTENDERS
 from graft.cli.bench.rounds import GRAFT
-from graft.cli.report import lines_of, seconds_text, table
+from graft.cli.report import lines_of, table
 
 PEER = "onnxruntime"
 # Slower than this is behind for more than noise; slower than that is a fault.
@@ -189,5 +190,5 @@ def _versions(times: Json) -> list[str]:
 def _model_rows(times: Json, overall: Summary) -> Iterator[tuple[str, ...]]:
     for name in overall.slowest:
         seconds = times[name]["seconds"]
-        both = (seconds_text(seconds[who]) for who in (GRAFT, PEER))
+        both = (time_text(seconds[who]) for who in (GRAFT, PEER))
         yield (name, *both, f"{overall.speedups[name]:.2f}")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Json, graft_bench
+from graft.base.quantities import time_text
 from graft.cli.bench.rounds import GRAFT
-from graft.cli.report import seconds_text
 
 # How far outputs may be apart. Networks with random weights amplify rounding: ONNX Runtime with its
 # optimiser and without it differ by up to 0.016 of the root mean square (a BiT with 50 layers).
@@ -30,7 +30,7 @@ class Result:
         return asdict(self)
 
     def __str__(self) -> str:
-        times = [f"{name} {seconds_text(one)}" for name, one in self.seconds.items()]
+        times = [f"{name} {time_text(one)}" for name, one in self.seconds.items()]
         ratios = [f"{one[0]:.2f} x {name}" for name, one in self.speedups.items()]
         problems = [f"{name}: {problem}" for name, problem in self.problems.items()]
         return "; ".join([*ratios, *times, *problems])

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from graft.base.names import printable
+from graft.base.quantities import counted, number, time_text
 from graft.byoc.contract import HOST_BACKEND, REFERENCE
 from graft.byoc.plan import Plan
 from graft.byoc.scopes import Scope, inference_macs, nodes_in_order, scopes_of
@@ -92,15 +93,15 @@ class Placement:
         plan = self.plan
         if plan is not None and plan.predicted:
             label = " (simulated)" if self.simulated else ""
-            parts.append(f"predicted {_seconds(plan.predicted)}{label}")
+            parts.append(f"predicted {time_text(plan.predicted)}{label}")
             alone = plan.alternatives.get("host-only")
             if alone is not None and plan.method != "host-only":
-                parts[-1] += f", host-only {_seconds(alone)}"
+                parts[-1] += f", host-only {time_text(alone)}"
             if plan.method == "exact" and not plan.proven:
-                least = f"no plan takes less than {_seconds(plan.bound)}"
+                least = f"no plan takes less than {time_text(plan.bound)}"
                 parts[-1] += f", within {plan.gap:.2%} of the best: {least}"
             if plan.method in plan.measured:
-                parts[-1] += f"; measured {_seconds(plan.measured[plan.method])}"
+                parts[-1] += f"; measured {time_text(plan.measured[plan.method])}"
         return "; ".join(parts)
 
     def _bodies(self) -> list[str]:
@@ -114,11 +115,11 @@ class Placement:
     def _of(self, backend: str, count: int, total: int) -> str:
         own = [region for region in self.regions if region.backend == backend]
         if not own:
-            return f"{backend}: {count} {'node' if count == 1 else 'nodes'}"
+            return f"{backend}: {counted(count, 'node')}"
         share = sum(region.macs for region in own) / max(self.macs, 1)
-        regions = f"{len(own)} region{'s' if len(own) > 1 else ''}"
+        regions = counted(len(own), "region")
         name = f"{backend} (simulated)" if backend in self.simulated else backend
-        return f"{name}: {count} of {total} nodes, {share:.1%} of MACs, {regions}"
+        return f"{name}: {number(count)} of {number(total)} nodes, {share:.1%} of MACs, {regions}"
 
     def to_json(self) -> str:
         """All of it as JSON."""
@@ -156,7 +157,3 @@ def _as_priced(scopes: Iterable[Scope], plan: Plan | None) -> Iterator[Scope]:
 
 def _counted(nodes: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in nodes.items() if count}
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"

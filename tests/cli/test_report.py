@@ -5,17 +5,7 @@ import json
 import pytest
 
 from graft.base.dims import UNKNOWN, AnyDim, symbol
-from graft.cli.report import (
-    counted,
-    dim_json,
-    dim_text,
-    histogram,
-    lines_of,
-    print_json,
-    seconds_text,
-    size_text,
-    table,
-)
+from graft.cli.report import dim_json, dim_text, histogram, lines_of, print_json, table
 
 
 def test_columns_are_aligned_to_their_sides() -> None:
@@ -32,35 +22,6 @@ def test_histogram_fills_the_width_column_by_column() -> None:
     assert lines_of(histogram({"a": 1, "b": 1, "c": 2})) == ["c  2    a  1    b  1"]
     assert histogram({}) == ["none"]
     assert lines_of(histogram({"n" * 90: 1000})) == [f"{'n' * 90}  1,000"]
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1 kB"),
-        (100_667, "101 kB"),
-        (999_999, "1 MB"),
-        (46_796_448, "46.8 MB"),
-        (10**18, "1 EB"),
-    ],
-)
-def test_sizes(count: int, text: str) -> None:
-    assert size_text(count) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.00012, "0.12 ms"), (0.4341, "434 ms"), (0.9999, "1 s"), (66.6, "66.6 s")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert seconds_text(seconds) == text
-
-
-def test_counts() -> None:
-    texts = [counted(1, "node"), counted(2000, "node"), counted(0, "pass", "passes")]
-    assert texts == ["1 node", "2,000 nodes", "0 passes"]
 
 
 def long_sum() -> AnyDim:

@@ -3,25 +3,20 @@ simulated device are labelled."""
 
 from __future__ import annotations
 
+from graft.base import quantities
+from graft.base.quantities import counted
 from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.explain import BackendFacts, BodyFacts, Explanation, Obstacle
 from graft.byoc.explain_flips import NOTHING, Flip, Hint
 from graft.byoc.problem import PROVEN
 
 SIMULATED = "(simulated)"
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def time_text(seconds: float, simulated: bool = False) -> str:
-    """A duration with three digits, in µs, ms or s; less than `NOTHING` is 0."""
-    scale, unit = next(((s, u) for s, u in _UNITS if seconds >= s * 0.9995), (1e-6, "µs"))
-    value = seconds / scale if seconds >= NOTHING else 0
-    digits = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-    return f"{digits} {unit} {SIMULATED}" if simulated else f"{digits} {unit}"
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """A duration, labelled if it is that of a simulated device."""
+    text = quantities.time_text(seconds)
+    return f"{text} {SIMULATED}" if simulated else text
 
 
 def summary(explanation: Explanation) -> str:

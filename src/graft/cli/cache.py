@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Iterator
 
 from graft.base.cache_folder import default_folder
+from graft.base.quantities import counted, size_text
 from graft.byoc.store import PRICES, clear_prices, count_prices
-from graft.cli.report import Block, counted, print_result, size_text, table
+from graft.cli.report import Block, print_result, table
 from graft.llvm.cache import Usage, default_cache
 from graft.target.calibrate import clear_calibrations
 

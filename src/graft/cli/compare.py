@@ -23,8 +23,9 @@ import numpy as np
 from graft.base.compare import Bound, Difference, compare_arrays, together
 from graft.base.dims import IndexExpr, symbols_of
 from graft.base.dtypes import Array, DType, dtype_of
+from graft.base.quantities import counted, number
 from graft.cli.options import not_negative
-from graft.cli.report import counted, error_text, number
+from graft.cli.report import error_text
 from graft.ir.evaluate import Data
 from graft.ir.graph import Graph
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.base.progress import Progress, quietly
+from graft.base.quantities import counted, number, size_text, time_text
 from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.executable import Accuracy, Footprint, Lowering, Settings
 from graft.cli.options import (
@@ -30,17 +31,7 @@ from graft.cli.options import (
     refuse_machine_with_accelerator,
 )
 from graft.cli.placement import check_targets, compiled_as_asked
-from graft.cli.report import (
-    Block,
-    Indented,
-    counted,
-    number,
-    pass_line,
-    print_result,
-    seconds_text,
-    size_text,
-    table,
-)
+from graft.cli.report import Block, Indented, pass_line, print_result, table
 from graft.cli.terminal import print_note, spoken_warnings, status
 from graft.compiler import Model, compile_options
 from graft.ir.printer import to_text
@@ -246,7 +237,7 @@ def _imported(options: argparse.Namespace) -> Imported:
     start = time.perf_counter()
     imported = import_graph(options.model, options.strict_import)
     if options.verbose:
-        seconds = seconds_text(time.perf_counter() - start)
+        seconds = time_text(time.perf_counter() - start)
         print(f"import: {len(imported.graph.nodes)} nodes, {seconds}", file=sys.stderr)
     return imported
 
@@ -290,7 +281,7 @@ class SavedFile:
             ("arena", arena),
         )
         yield from map(Indented, table(rows))
-        yield f"compiled in {seconds_text(self.seconds)}"
+        yield f"compiled in {time_text(self.seconds)}"
 
     def to_json(self) -> dict[str, Any]:
         """The facts as JSON."""

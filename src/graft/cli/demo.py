@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from graft.base.errors import UserError
+from graft.base.quantities import counted, number, size_text, time_text
 from graft.byoc.contract import HOST_BACKEND, Backend
 from graft.byoc.discover import find_backends
 from graft.byoc.executable import Settings
@@ -23,17 +24,13 @@ from graft.cli.inputs import feeds_of
 from graft.cli.report import (
     Block,
     Line,
-    counted,
     dim_text,
     error_text,
     graph_size,
-    number,
     paragraph,
     pass_line,
     print_lines,
-    seconds_text,
     section,
-    size_text,
     table,
 )
 from graft.cli.survey import parameters
@@ -131,7 +128,7 @@ def _import(walk: Walk, seconds: float) -> Iterator[str]:
     yield f"models/{MODEL}: {onnx_nodes} become {graph_size(walk.graph)}"
     yield f"{number(weights.count)} parameters ({size_text(weights.bytes)}), generated from seeds"
     yield f"{dim_text(work.macs)} multiply-accumulates, {dim_text(work.flops)} other operations"
-    yield f"took {seconds_text(seconds)}"
+    yield f"took {time_text(seconds)}"
 
 
 def _passes(reports: Sequence[PassReport]) -> Iterator[str]:
@@ -187,8 +184,8 @@ def _candidates(partition: Partition, backend: Backend) -> Iterator[Block]:
 def _plan(partition: Partition, module: Module) -> Iterator[Block]:
     plan = partition.plan
     proof = "proven best" if plan.proven else f"at most {plan.gap:.2%} above the best"
-    others = [(f"{name}:", seconds_text(one), "") for name, one in plan.alternatives.items()]
-    yield from table([*others, ("exact:", seconds_text(plan.predicted), proof)], right=(1,))
+    others = [(f"{name}:", time_text(one), "") for name, one in plan.alternatives.items()]
+    yield from table([*others, ("exact:", time_text(plan.predicted), proof)], right=(1,))
     yield "so the plan is, after a race of it against the host alone, end to end:"
     yield paragraph(str(module.placement))
 
@@ -199,9 +196,9 @@ def _simulated(graph: Graph) -> Iterator[str]:
         plan = partition_graph(graph, options).plan
     yield "accelerator times come from a timing model, host times are measured:"
     regions = counted(len(plan.regions), "region")
-    yield f"exact:    {seconds_text(plan.predicted)} in {regions} (simulated)"
+    yield f"exact:    {time_text(plan.predicted)} in {regions} (simulated)"
     for name, seconds in plan.alternatives.items():
-        yield f"{name}: {seconds_text(seconds)}{'' if name == 'host-only' else ' (simulated)'}"
+        yield f"{name}: {time_text(seconds)}{'' if name == 'host-only' else ' (simulated)'}"
 
 
 def _check(walk: Walk, module: Module) -> Iterator[str]:
@@ -243,7 +240,7 @@ def _timing(
     alone = times["host alone"]
     for name, seconds in times.items():
         factor = f", {alone / seconds:.2f} times as fast" if seconds is not alone else ""
-        yield f"{name}: {seconds_text(seconds)}{factor}"
+        yield f"{name}: {time_text(seconds)}{factor}"
     yield "(medians, in alternation, so that both see the same load)"
 
 

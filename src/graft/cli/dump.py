@@ -22,12 +22,13 @@ import onnx
 
 from graft.base.errors import UserError
 from graft.base.names import file_stem
+from graft.base.quantities import counted
 from graft.cli.arrays import file_names, is_storable, save_data
 from graft.cli.compare import Tolerance, compare
 from graft.cli.model_parts import NamedNode, bodies, named_nodes, with_outputs
 from graft.cli.options import ACCURACIES, asked
 from graft.cli.placement import compiled_as_asked, same_placement
-from graft.cli.report import counted, error_text
+from graft.cli.report import error_text
 from graft.cli.terminal import spoken_warnings, status
 from graft.frontends.onnx.importer import import_source
 from graft.frontends.onnx.reader import Source, read_model

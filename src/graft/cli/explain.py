@@ -13,6 +13,7 @@ from pathlib import Path
 from graft.base.errors import UserError
 from graft.base.names import shortened
 from graft.base.progress import Progress, Stage
+from graft.base.quantities import counted, number, size_text
 from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.executable import Settings
 from graft.byoc.explain import Explanation, NodeFacts, explain
@@ -50,13 +51,10 @@ from graft.cli.placement import check_targets
 from graft.cli.report import (
     Block,
     Indented,
-    counted,
-    number,
     paragraph,
     print_json,
     print_lines,
     section,
-    size_text,
     table,
 )
 from graft.cli.runnable import is_compiled, refuse_options

@@ -11,7 +11,8 @@ from typing import Any
 
 from graft.base.dims import Dim
 from graft.base.errors import UserError
-from graft.cli.report import Block, Indented, counted, dim_text, number, section, size_text, table
+from graft.base.quantities import counted, number, size_text
+from graft.cli.report import Block, Indented, dim_text, section, table
 from graft.cli.runnable import type_of
 from graft.program import instructions as p
 from graft.program.program import Program, arena_bytes, segment_arena

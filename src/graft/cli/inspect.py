@@ -14,21 +14,19 @@ import onnx
 
 from graft.base.dims import bare_symbol
 from graft.base.errors import GraftError
+from graft.base.quantities import counted, number, size_text
 from graft.cli.file_facts import FileFacts, summary_lines
 from graft.cli.options import add_strict_import_argument
 from graft.cli.report import (
     INDENT,
     Block,
     Indented,
-    counted,
     dim_json,
     dim_text,
     graph_size,
     histogram,
-    number,
     print_result,
     section,
-    size_text,
     table,
 )
 from graft.cli.runnable import is_compiled, refuse_options

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from graft.base.cores import available_cores
-from graft.cli.report import Block, counted, paragraph, section, table
+from graft.base.quantities import counted
+from graft.cli.report import Block, paragraph, section, table
 from graft.target.calibrate import BETWEEN_CORES, MEASURED, SYSTEM, KnownMachine
 from graft.target.target import HOST, Target, TargetError, host_machine, host_target, named_target
 

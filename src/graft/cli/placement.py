@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from graft.base.quantities import time_text
 from graft.byoc.annotate import Pins
 from graft.byoc.discover import find_backends
 from graft.byoc.scopes import all_nodes
 from graft.cli.options import UsageError
 from graft.cli.profile import decides
-from graft.cli.report import seconds_text
 from graft.cli.runnable import Runnable, is_native, python_steps, steps_text
 from graft.cli.survey import index_bounds
 from graft.cli.terminal import spoken_warnings, status
@@ -76,7 +76,7 @@ def compiled(
         model.graph.inputs,
         model.graph.input_symbols,
         str(module.placement),
-        f"compiled in {seconds_text(seconds)}{note}",
+        f"compiled in {time_text(seconds)}{note}",
         {
             "placement": dict(module.placement.nodes),
             "threads": module.threads if is_compiled else None,

@@ -16,6 +16,7 @@ import numpy as np
 from graft.base.errors import Location
 from graft.base.names import LONGEST_LINE, printable
 from graft.base.progress import Progress, Stage, quietly
+from graft.base.quantities import counted
 from graft.cli.profile_regions import (
     RegionTime,
     SimulatedTrack,
@@ -27,7 +28,7 @@ from graft.cli.profile_regions import (
     write_events,
 )
 from graft.cli.profile_regions import Slice as TraceSlice
-from graft.cli.report import Block, counted, figure, section, table
+from graft.cli.report import Block, figure, section, table
 from graft.program.bytecode_work import (
     Assign,
     Collect,

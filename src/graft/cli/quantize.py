@@ -16,6 +16,7 @@ from typing import Any
 import onnx
 
 from graft.base.errors import UserError
+from graft.base.quantities import counted, time_text
 from graft.byoc.executable import Settings
 from graft.byoc.explain_html import filled_page
 from graft.byoc.formats.onnx_model import to_onnx
@@ -31,7 +32,7 @@ from graft.cli.options import (
     refuse_without_accelerator,
 )
 from graft.cli.placement import check_targets
-from graft.cli.report import Block, counted, error_text, print_result, seconds_text, section, table
+from graft.cli.report import Block, error_text, print_result, section, table
 from graft.cli.terminal import print_note, spoken_warnings, status
 from graft.compiler import DEFAULT_TARGET, compile, compile_options
 from graft.precision import RANDOM, quantize
@@ -202,7 +203,7 @@ def _lines(options: argparse.Namespace, report: Report, seconds: float) -> Itera
     if report.front:
         points = [
             (
-                seconds_text(point.seconds),
+                time_text(point.seconds),
                 error_text(point.error),
                 ", ".join(f"{count} {kind}" for kind, count in point.counts.items()),
             )
@@ -211,7 +212,7 @@ def _lines(options: argparse.Namespace, report: Report, seconds: float) -> Itera
         titles = ("time of all units", "error", "units")
         yield from section("Time against error, predicted", table(points, titles, right=(0, 1)))
     yield from section("Measured end to end", table(_summary(report)))
-    yield f"quantised in {seconds_text(seconds)}"
+    yield f"quantised in {time_text(seconds)}"
     if options.html is not None:
         yield f"{options.html} plots time against error"
 
@@ -237,13 +238,13 @@ def _summary(report: Report) -> Iterator[tuple[str, str]]:
         yield "budget", f"{report.budget}; {counted(report.attempts, 'choice')} measured"
     if report.advice:
         yield "samples", report.advice
-    yield "time in float", seconds_text(report.float_seconds)
+    yield "time in float", time_text(report.float_seconds)
     ratio = report.float_seconds / report.seconds
-    yield "time of the result", f"{seconds_text(report.seconds)} ({ratio:.2f} × as fast)"
+    yield "time of the result", f"{time_text(report.seconds)} ({ratio:.2f} × as fast)"
 
 
 def _time(seconds: float | None) -> str:
-    return "" if not seconds else seconds_text(seconds)
+    return "" if not seconds else time_text(seconds)
 
 
 def _error(squared: float | None) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from graft.base.dims import AnyDim, IndexExpr, symbols_of
 from graft.base.names import LONGEST_LINE, printable
+from graft.base.quantities import counted, number
 from graft.cli.terminal import HEADER, TITLE, UNLIMITED, console, styled
 
 # `graft run` of a compiled file imports this module without the compiler.
@@ -56,14 +57,14 @@ class Line:
             yield shown
             return
         lines = shown[indent:].wrap(console, width - indent - len(INDENT), overflow="fold")
-        for number, line in enumerate(lines):
+        for position, line in enumerate(lines):
             line.rstrip()
-            yield Text(" " * (indent + len(INDENT) * (number > 0))).append_text(line)
+            yield Text(" " * (indent + len(INDENT) * (position > 0))).append_text(line)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows under a header, if any; columns numbered in `right` hold numbers."""
+    """Rows under a header, if any; columns at the positions `right` hold numbers."""
 
     rows: Sequence[Sequence[Cell]]
     header: Sequence[str]
@@ -82,9 +83,9 @@ class Rows:
         table = Table(
             box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=bool(self.header)
         )
-        for number in range(len(self.rows[0])):
-            title = printable(self.header[number]) if self.header else ""
-            is_number = number in self.right
+        for position in range(len(self.rows[0])):
+            title = printable(self.header[position]) if self.header else ""
+            is_number = position in self.right
             table.add_column(
                 title,
                 justify="right" if is_number else "left",
@@ -98,8 +99,8 @@ class Rows:
 
     def _shown(self, row: Sequence[Cell]) -> Iterator[RenderableType]:
         """The cells of a row; only the last one may be long."""
-        for number, cell in enumerate(row):
-            longest = LONGEST_LINE if number == len(row) - 1 else _LONGEST_CELL
+        for position, cell in enumerate(row):
+            longest = LONGEST_LINE if position == len(row) - 1 else _LONGEST_CELL
             yield styled(cell, "", longest) if isinstance(cell, str) else cell
 
     def _least_width(self, console: Console, options: ConsoleOptions) -> int:
@@ -108,13 +109,13 @@ class Rows:
         from rich.measure import Measurement
 
         total = 0
-        for number, column in enumerate(zip(self.header, *self.rows, strict=True)):
+        for position, column in enumerate(zip(self.header, *self.rows, strict=True)):
             sizes = [Measurement.get(console, options, cell) for cell in self._shown(column)]
             whole = max(size.maximum for size in sizes)
-            if number not in self.right:
+            if position not in self.right:
                 is_text = all(isinstance(cell, str) for cell in column)
                 whole = min(whole, _LEAST_CELL if is_text else max(size.minimum for size in sizes))
-            total += whole + _GAP * (number > 0)
+            total += whole + _GAP * (position > 0)
         return total
 
     def _records(self) -> Rows:
@@ -197,22 +198,6 @@ def histogram(counts: Mapping[str, int]) -> list[Block]:
     return [Histogram([(name, number(count)) for name, count in ordered])] if ordered else ["none"]
 
 
-def number(value: int) -> str:
-    """With separators between thousands."""
-    return f"{value:,}"
-
-
-def size_text(count: int) -> str:
-    """A number of bytes with a unit."""
-    if count < 1000:
-        return f"{count} B"
-    exponent = min(int(math.log10(count)) // 3, 6)
-    scaled = f"{count / 1000**exponent:.3g}"
-    if scaled == "1e+03":
-        scaled, exponent = "1", exponent + 1
-    return f"{scaled} {' kMGTPE'[exponent]}B"
-
-
 def dim_text(dim: AnyDim) -> str:
     """A dim, abbreviated if it is a long expression."""
     if isinstance(dim, int):
@@ -243,21 +228,11 @@ def error_text(value: float) -> str:
     return "0" if value == 0 else f"{value:.2e}"
 
 
-def seconds_text(seconds: float) -> str:
-    """A duration in ms or s."""
-    return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
-
-
 def graph_size(graph: Graph) -> str:
     """The number of nodes of a graph, and of constants among them."""
     constants = sum(node.op.name == "constant" for node in graph.nodes)
     note = f" ({number(constants)} of them constants)" if constants else ""
     return f"{counted(len(graph.nodes), 'node')}{note}"
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{number(count)} {noun if count == 1 else plural or noun + 's'}"
 
 
 def pass_line(report: PassReport) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 from graft.base.dtypes import DType, dtype_of
 from graft.base.errors import UserError
+from graft.base.quantities import number, time_text
 from graft.cli.arrays import save_outputs
 from graft.cli.inputs import InputData, add_input_arguments, data_type, feed, telling_sizes
 from graft.cli.options import (
@@ -33,7 +34,7 @@ from graft.cli.options import (
     positive,
 )
 from graft.cli.profile import MeasuredRuns, measured, profile_json, profile_lines, write_trace
-from graft.cli.report import Block, figure, number, print_result, seconds_text, section, table
+from graft.cli.report import Block, figure, print_result, section, table
 from graft.cli.runnable import (
     Runnable,
     is_compiled,
@@ -262,7 +263,7 @@ def _text(
     ran = "ran" if outcome.variant is None else f"{outcome.variant or 'the general program'} ran"
     simulates = any(one.simulated for one in outcome.runnable.session.regions.values())
     note = ", a simulation included" if simulates else ""
-    yield f"{outcome.runnable.readied}, {ran} in {seconds_text(outcome.run_seconds)}{note}"
+    yield f"{outcome.runnable.readied}, {ran} in {time_text(outcome.run_seconds)}{note}"
 
 
 def _row(one: Statistics) -> tuple[str, ...]:

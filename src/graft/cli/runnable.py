@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from graft.base.dims import Dim
 from graft.base.dtypes import DType
 from graft.base.errors import UserError
+from graft.base.quantities import counted, number, time_text
 from graft.cli.inputs import Input
 from graft.cli.options import ABOUT_RUNNING, UsageError, given
 from graft.cli.profile import decides
-from graft.cli.report import counted, number, seconds_text
 from graft.cli.terminal import spoken_warnings, status
 from graft.ir.types import (
     MapType,
@@ -129,7 +129,7 @@ def loaded(
         inputs,
         frozenset().union(*(bound_symbols(one.type) for one in inputs)),
         f"{_summary(session.program)}, {counted(session.threads, 'thread')}",
-        f"loaded in {seconds_text(seconds)}",
+        f"loaded in {time_text(seconds)}",
         {**_steps(session.program), "threads": session.threads, "load_seconds": seconds},
     )
 

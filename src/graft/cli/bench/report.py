@@ -8,18 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from graft.base.quantities import counted, time_text
 from graft.cli.bench.contenders import Contender
 from graft.cli.bench.rounds import CONFIDENCE, GRAFT, Ratio, Summary
 from graft.cli.machine import Machine
-from graft.cli.report import (
-    Block,
-    counted,
-    print_lines,
-    print_verbatim,
-    seconds_text,
-    section,
-    table,
-)
+from graft.cli.report import Block, print_lines, print_verbatim, section, table
 
 _HEADER = ("contender", "version", "median", "best", "10 %", "90 %", "cores", "ratio")
 _NUMBERS = (2, 3, 4, 5, 6, 7)
@@ -114,7 +107,7 @@ def _text(comparison: Comparison, threads: int) -> Iterator[Block]:
     yield from (f"  {name} {type_}" for name, type_ in comparison.inputs)
     rows = _rows(comparison)
     if rows:
-        title = f"{_rounds(comparison)} in {seconds_text(comparison.seconds)}"
+        title = f"{_rounds(comparison)} in {time_text(comparison.seconds)}"
         yield from section(title, [*table(rows, _HEADER, _NUMBERS), *_LEGEND])
     missing = [(one.contender.title, one.why_not) for one in comparison.standings if one.reason]
     if missing:
@@ -181,7 +174,7 @@ def _figures(timing: Timing) -> tuple[str, ...]:
     summary = timing.summary
     times = (summary.median, summary.best, summary.tenth, summary.ninetieth)
     ratio = "" if timing.ratio is None else _ratio_text(timing.ratio)
-    return (*map(seconds_text, times), f"{timing.cores_used:.1f}", ratio)
+    return (*map(time_text, times), f"{timing.cores_used:.1f}", ratio)
 
 
 def _ratio_text(ratio: Ratio) -> str:
@@ -201,7 +194,7 @@ def _rounds(comparison: Comparison) -> str:
 def _conclusion(comparison: Comparison) -> str:
     best, own = comparison.best_peer, comparison.graft_timed
     if own is not None and len(comparison.standings) == 1:
-        return f"Graft's time, with nobody to compare: {seconds_text(own.summary.median)}"
+        return f"Graft's time, with nobody to compare: {time_text(own.summary.median)}"
     if best is None or best.timing is None or best.timing.ratio is None:
         return "Nothing could be compared."
     ratio = _ratio_text(best.timing.ratio)

@@ -14,11 +14,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from graft.base.quantities import counted, number
 from graft.byoc.discover import backend_named, find_backends
 from graft.byoc.kit import Failure, PatternReport, Report, conformance
 from graft.cli.options import UsageError, given, positive
 from graft.cli.placement import check_targets
-from graft.cli.report import Block, Indented, Line, counted, number, print_json, print_lines, table
+from graft.cli.report import Block, Indented, Line, print_json, print_lines, table
 from graft.cli.terminal import BAD, status
 from graft.ir.graph import Graph
 from graft.ir.printer import to_text

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.base.compare import Difference
+from graft.base.quantities import counted
 from graft.byoc.trust import Demotion
 from graft.cli.check.backend import add_backend_arguments, check_backend, wants_backend
 from graft.cli.check.file import add_file_arguments, check_file
@@ -44,7 +45,7 @@ from graft.cli.options import (
     check_placement,
 )
 from graft.cli.placement import check_targets, compiled_as_asked
-from graft.cli.report import Block, Cell, Line, counted, print_result, section, table
+from graft.cli.report import Block, Cell, Line, print_result, section, table
 from graft.cli.runnable import is_compiled
 from graft.cli.survey import index_bounds
 from graft.cli.terminal import BAD, GOOD, spoken_warnings, status, styled

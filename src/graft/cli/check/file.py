@@ -17,9 +17,10 @@ import numpy as np
 
 from graft.base.compare import Difference
 from graft.base.errors import UserError
+from graft.base.quantities import counted, number
 from graft.cli.compare import compare, difference_figures, tolerance_of
 from graft.cli.inputs import feeds_of, telling_sizes
-from graft.cli.report import Block, counted, number, print_result, section, table
+from graft.cli.report import Block, print_result, section, table
 from graft.cli.runnable import Runnable, loaded, refuse_options, refuse_placement_of_file
 from graft.cli.survey import index_bounds
 from graft.cli.terminal import spoken_warnings, status

@@ -26,6 +26,7 @@ import onnx
 
 from graft.base.errors import UserError
 from graft.base.names import file_stem
+from graft.base.quantities import counted
 from graft.cli.arrays import save_outputs
 from graft.cli.check.peer import LARGEST_IN_MEMORY, Peer, onnxruntime
 from graft.cli.check.reduce import Case, Trials, element, reduce_case
@@ -33,7 +34,7 @@ from graft.cli.compare import Tolerance, compare, in_expected_order, tolerance_o
 from graft.cli.inputs import InputFile, feeds_of
 from graft.cli.options import UsageError, asked, flag
 from graft.cli.placement import same_placement
-from graft.cli.report import Block, Line, counted, section
+from graft.cli.report import Block, Line, section
 from graft.cli.survey import index_bounds, parameters
 from graft.cli.terminal import status
 from graft.compiler import compile
