@@ -11,9 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from graft.backends.host.coordinates import BlockedCoordinate, minus, modulo, over, plus, times
+from graft.backends.host.cost import Cost
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernel_template import Plan, plan_of
+from graft.backends.host.kernel_template import (
+    Chain,
+    KernelTemplate,
+    Layout,
+    Matcher,
+    OperandLayouts,
+    Plan,
+    kernel_template,
+    plan_of,
+)
 from graft.backends.host.kernels.border import Bordered
 from graft.backends.host.kernels.chain_schedule import ExpandExtents
 from graft.backends.host.kernels.conv import ConvWriter, Phases
@@ -60,6 +70,22 @@ Body = Callable[..., Stmt]
 # Values that stay within the kernel, with the buffers that they are in.
 Inner = Mapping[Value, tuple[Storage, Buffer]]
 Rows = tuple[Expr, Expr]  # the first, and how many
+
+
+def chain_template(
+    kinds: tuple[str, ...], schedule: type, layouts: OperandLayouts, cost: Cost
+) -> Callable[[Matcher], KernelTemplate]:
+    """Declare the kernel of a chain of convolutions of these kinds."""
+    return kernel_template(
+        Chain(("nn.conv2d",) * len(kinds)),
+        Layout.BLOCKED,
+        dtypes=frozenset({DType.FLOAT32}),
+        constants=(1,),
+        symbolic=False,
+        schedule=schedule,
+        layouts=layouts,
+        cost=cost,
+    )
 
 
 def chain_plan(group: Group, stores: Stores, kinds: tuple[str, ...], body: Body) -> Plan | Refusal:

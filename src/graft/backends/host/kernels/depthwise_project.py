@@ -14,13 +14,14 @@ from collections.abc import Iterator, Mapping
 from graft.backends.host.coordinates import minus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernel_template import Chain, Layout, Plan, kernel_template
+from graft.backends.host.kernel_template import Plan
 from graft.backends.host.kernels.chain import (
     DEPTHWISE,
     POINTWISE,
     ChainedDepthwise,
     Projection,
     chain_plan,
+    chain_template,
     unfit_chain,
 )
 from graft.backends.host.kernels.chain_schedule import (
@@ -60,16 +61,7 @@ def project_layouts(group: Group, block: int) -> Iterator[Mapping[Value, tuple[i
             yield {data: (size,)}
 
 
-@kernel_template(
-    Chain(("nn.conv2d", "nn.conv2d")),
-    Layout.BLOCKED,
-    dtypes=frozenset({DType.FLOAT32}),
-    constants=(1,),
-    symbolic=False,
-    schedule=ProjectSchedule,
-    layouts=project_layouts,
-    cost=project_cost,
-)
+@chain_template(_KINDS, ProjectSchedule, project_layouts, project_cost)
 def depthwise_project(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A depthwise convolution, one without neighbours of its result, and what follows each."""
     return chain_plan(group, stores, _KINDS, lambda p, middle: _Writer(p, middle, target).body())

@@ -16,7 +16,7 @@ from __future__ import annotations
 from graft.backends.host.coordinates import minus, plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernel_template import Chain, Layout, Plan, kernel_template
+from graft.backends.host.kernel_template import Plan
 from graft.backends.host.kernels.chain import (
     DEPTHWISE,
     FOLLOWING,
@@ -26,6 +26,7 @@ from graft.backends.host.kernels.chain import (
     Ring,
     all_jobs,
     chain_plan,
+    chain_template,
     expansion_layouts,
     goes_on,
 )
@@ -37,7 +38,6 @@ from graft.backends.host.kernels.chain_schedule import (
 )
 from graft.backends.host.kernels.image import WITHIN, shared_in_bands
 from graft.backends.host.storage import Storage
-from graft.base.dtypes import DType
 from graft.loop.ir import Binary, BinaryKind, Block, Const, Stmt, Var
 from graft.loop.statements import bound
 from graft.rewrite.rule import Refusal
@@ -46,16 +46,7 @@ from graft.target.target import Target
 _KINDS = (POINTWISE, DEPTHWISE)
 
 
-@kernel_template(
-    Chain(("nn.conv2d", "nn.conv2d")),
-    Layout.BLOCKED,
-    dtypes=frozenset({DType.FLOAT32}),
-    constants=(1,),
-    symbolic=False,
-    schedule=ExpandSchedule,
-    layouts=expansion_layouts(_KINDS),
-    cost=expand_cost,
-)
+@chain_template(_KINDS, ExpandSchedule, expansion_layouts(_KINDS), expand_cost)
 def expand_depthwise(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A convolution without neighbours, a depthwise one of its result, and what follows each."""
     return chain_plan(group, stores, _KINDS, lambda p, middle: _Writer(p, middle, target).body())

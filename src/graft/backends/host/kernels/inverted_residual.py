@@ -15,7 +15,7 @@ from __future__ import annotations
 from graft.backends.host.coordinates import minus, over, plus, times
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Parameters, Stores
-from graft.backends.host.kernel_template import Chain, Layout, Plan, kernel_template
+from graft.backends.host.kernel_template import Plan
 from graft.backends.host.kernels.chain import (
     DEPTHWISE,
     FOLLOWING,
@@ -26,6 +26,7 @@ from graft.backends.host.kernels.chain import (
     Ring,
     all_jobs,
     chain_plan,
+    chain_template,
     expansion_layouts,
     goes_on,
 )
@@ -60,16 +61,7 @@ from graft.target.target import Target
 _KINDS = (POINTWISE, DEPTHWISE, POINTWISE)
 
 
-@kernel_template(
-    Chain(("nn.conv2d", "nn.conv2d", "nn.conv2d")),
-    Layout.BLOCKED,
-    dtypes=frozenset({DType.FLOAT32}),
-    constants=(1,),
-    symbolic=False,
-    schedule=InvertedSchedule,
-    layouts=expansion_layouts(_KINDS),
-    cost=inverted_cost,
-)
+@chain_template(_KINDS, InvertedSchedule, expansion_layouts(_KINDS), inverted_cost)
 def inverted_residual(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
     """A pointwise, a depthwise and a pointwise convolution, and what follows each."""
     return chain_plan(group, stores, _KINDS, lambda *own: _Writer(target, *own).body())
