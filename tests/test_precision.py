@@ -95,7 +95,7 @@ def test_every_precision_has_its_reason() -> None:
 
 def test_all_on_integers() -> None:
     found = quantized("residual", INTEGER)
-    assert found.report.integer_units == len(found.report.units) == 7
+    assert found.report.count(INTEGER) == len(found.report.units) == 7
     assert 0 < found.report.quality.error < 0.06
     with pytest.raises(UserError, match="over the budget"):
         quantized("residual", INTEGER, 1e-6)

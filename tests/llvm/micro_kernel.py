@@ -30,9 +30,24 @@ DEPTH = Var("depth")
 TURNS = Var("turns")
 
 
+def register_tile(target: Target, dtype: DType) -> tuple[int, int]:
+    """Rows and columns of the matrix product tile whose sums fill the registers.
+
+    x86 multiplies by an element straight from memory, so one register beside a row of vectors
+    is enough; NEON multiplies by a lane, so a register holds as many elements as it has lanes.
+    """
+    width = 3 if target.is_aarch64 else 2
+    per_row = width + (1 / target.lanes(dtype) if target.is_aarch64 else 0)
+    spare = target.vector_registers - width - (0 if target.is_aarch64 else 1)
+    rows = max(1, int(spare / per_row))
+    if rows % 2 and rows > 1:
+        rows -= 1
+    return rows, width * target.lanes(dtype)
+
+
 def micro_kernel(target: Target, dtype: DType = DType.FLOAT32) -> Function:
     """c = turns · a[depth, rows]ᵀ b[depth, columns], all sums in registers."""
-    rows, columns = target.register_tile(dtype)
+    rows, columns = register_tile(target, dtype)
     lanes = target.lanes(dtype)
     a = Buffer("a", dtype, (DEPTH, Const(rows)))
     b = Buffer("b", dtype, (DEPTH, Const(columns)))

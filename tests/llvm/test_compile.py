@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from tests.llvm.kernels import compiled, elementwise, run, runnable_targets
-from tests.llvm.micro_kernel import micro_kernel
+from tests.llvm.micro_kernel import micro_kernel, register_tile
 
 from graft.base.dtypes import DType
 from graft.base.errors import InternalError
@@ -53,7 +53,7 @@ def inner_loop(text: str) -> list[str]:
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "aarch64"])
 def test_sums_of_a_matrix_product_stay_in_registers(name: str) -> None:
     target = named_target(name)
-    rows, columns = target.register_tile(F32)
+    rows, columns = register_tile(target, F32)
     loop = inner_loop(assembly(micro_kernel(target), target))
     fused = [line for line in loop if line.startswith(("vfmadd", "fmla"))]
     assert len(fused) == rows * columns // target.lanes(F32)
@@ -66,12 +66,12 @@ def test_sums_of_a_matrix_product_stay_in_registers(name: str) -> None:
 
 
 def test_the_tile_of_avx2_is_six_by_sixteen() -> None:
-    assert named_target("x86-64-v3").register_tile(F32) == (6, 16)
+    assert register_tile(named_target("x86-64-v3"), F32) == (6, 16)
 
 
 @pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.name)
 def test_micro_kernel_multiplies(target: Target) -> None:
-    rows, columns = target.register_tile(F32)
+    rows, columns = register_tile(target, F32)
     random = np.random.default_rng(0)
     a = random.integers(-9, 9, (37, rows)).astype(np.float32)
     b = random.integers(-9, 9, (37, columns)).astype(np.float32)

@@ -16,7 +16,8 @@ from graft.quantize.calibrate import Calibration, Feeds
 from graft.quantize.confidence import OutputError
 from graft.quantize.equalize import equalize, find_links, observed_values
 from graft.quantize.heads import with_outputs
-from graft.quantize.insert import insert_quantization
+from graft.quantize.insert import insert_precisions
+from graft.quantize.report import INTEGER
 from graft.quantize.scheme import BYTES
 from graft.quantize.units import find_units
 
@@ -89,7 +90,7 @@ def error(graph: Graph, given: list[dict[str, Array]]) -> float:
     calibration = Calibration(graph, units, compiled)
     for feeds in given[:4]:
         calibration.add(feeds)
-    narrow = insert_quantization(graph, units, calibration.statistics("mse"))
+    narrow = insert_precisions(graph, dict.fromkeys(units, INTEGER), calibration.statistics("mse"))
     result = OutputError()
     for feeds in given[4:]:
         result.add(compiled(graph)(feeds), compiled(narrow)(feeds))

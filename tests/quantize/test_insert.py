@@ -25,8 +25,9 @@ from graft.ir.types import tensor
 from graft.ir.verify import verify
 from graft.quantize.calibrate import Calibration, Feeds, Statistics
 from graft.quantize.confidence import OutputError
-from graft.quantize.insert import insert_quantization
+from graft.quantize.insert import insert_precisions
 from graft.quantize.ranges import METHODS
+from graft.quantize.report import INTEGER
 from graft.quantize.scheme import Scheme
 from graft.quantize.units import constants_of, find_units, quantized_values, scale_classes
 
@@ -73,7 +74,7 @@ def case(name: str, method: str = "mse") -> Case:
 def _case(name: str, method: str) -> Case:
     graph = NETWORKS[name]()
     known = calibrated(graph, method=method)
-    quantized = verify(insert_quantization(graph, find_units(graph), known))
+    quantized = verify(insert_precisions(graph, dict.fromkeys(find_units(graph), INTEGER), known))
     return Case(graph, known, quantized, compiled(graph), compiled(quantized))
 
 
@@ -146,7 +147,11 @@ def test_schemes(name: str, scheme: Scheme, largest: float) -> None:
     calibration = Calibration(graph, units, evaluated)
     for sample in samples(graph, 8):
         calibration.add(sample)
-    quantized = verify(insert_quantization(graph, units, calibration.statistics("mse", scheme)))
+    quantized = verify(
+        insert_precisions(
+            graph, dict.fromkeys(units, INTEGER), calibration.statistics("mse", scheme)
+        )
+    )
     codes = [node.output for node in quantized.nodes if node.op.name == "qnn.quantize"]
     assert {value.dtype for value in codes} == {scheme.activations}
     given = samples(graph, 4, seed=5)
@@ -161,7 +166,7 @@ def test_schemes(name: str, scheme: Scheme, largest: float) -> None:
 @ANY
 def test_nothing_chosen_changes_nothing(name: str) -> None:
     one = case(name)
-    assert insert_quantization(one.graph, [], one.known).nodes == one.graph.nodes
+    assert insert_precisions(one.graph, {}, one.known).nodes == one.graph.nodes
 
 
 def test_a_sum_belongs_to_the_later_layer() -> None:
@@ -200,7 +205,7 @@ def test_bias_correction_removes_the_shift() -> None:
     assert weight is not None
     shift = np.mean([one[0] @ (rounded.values - weight).T for one in data], axis=(0, 1))
     np.testing.assert_allclose(rounded.shift, shift, atol=1e-3)
-    quantized = insert_quantization(graph, units[:1], known)
+    quantized = insert_precisions(graph, dict.fromkeys(units[:1], INTEGER), known)
     constants = constants_of(quantized)
     arrays = {value.name: array for value, array in constants.items()}
     name = units[0].epilogue[0].args[1].name
@@ -235,5 +240,5 @@ def test_probabilities_of_many_keys_keep_their_precision(spread: float, most: fl
     for one in given[:2]:
         calibration.add(one)
     known = calibration.statistics("mse")
-    quantized = insert_quantization(graph, known.units, known)
+    quantized = insert_precisions(graph, dict.fromkeys(known.units, INTEGER), known)
     assert relative_error(evaluated(graph), evaluated(quantized), given[2:]) < most

@@ -7,7 +7,7 @@ import pytest
 from tests.quantize.models import samples
 from tests.quantize.test_insert import case, compiled, relative_error
 
-from graft.quantize.insert import insert_precisions, insert_quantization
+from graft.quantize.insert import insert_precisions
 from graft.quantize.report import BRAIN, INTEGER
 from graft.quantize.sensitivity import SWITCHES, Sensitivity, switched
 from graft.quantize.units import Unit
@@ -23,7 +23,7 @@ def test_each_unit_alone(name: str) -> None:
     assert len(errors[INTEGER]) == len(one.known.units)
     assert told[: len(one.known.units)] == [*one.known.units]
     for unit, error in (*errors[INTEGER].items(),)[::2]:
-        alone = compiled(insert_quantization(one.graph, [unit], one.known))
+        alone = compiled(insert_precisions(one.graph, dict.fromkeys([unit], INTEGER), one.known))
         assert 0 < 0.2 * error <= relative_error(one.run, alone, given) ** 2 <= 5 * error
     for unit, error in (*errors[BRAIN].items(),)[::2]:
         alone = compiled(insert_precisions(one.graph, {unit: BRAIN}, one.known))

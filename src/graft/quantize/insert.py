@@ -14,7 +14,7 @@ Backends make narrow arithmetic of the result; see `docs/decisions/0015-integer-
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -53,11 +53,6 @@ def insert_precisions(graph: Graph, precisions: Mapping[Unit, str], known: Stati
         for value in node.outputs:
             inserter.store(value, value in as_bytes, value in as_brain)
     return eliminate_dead_code(inserter.build(*graph.outputs, names=graph.output_names))
-
-
-def insert_quantization(graph: Graph, chosen: Sequence[Unit], known: Statistics) -> Graph:
-    """The graph with the chosen units on integers."""
-    return insert_precisions(graph, dict.fromkeys(chosen, INTEGER), known)
 
 
 class QuantizationBuilder(Builder):

@@ -125,10 +125,6 @@ class Report:
         return sum(unit.precision == precision for unit in self.units)
 
     @property
-    def integer_units(self) -> int:
-        return sum(map(self.count, INTEGERS))
-
-    @property
     def narrow_units(self) -> int:
         """The number of units that are not in float32."""
         return len(self.units) - self.count(FLOAT)

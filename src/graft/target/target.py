@@ -132,20 +132,6 @@ class Target:
             return 2 if self.has("dotprod") and dtype is DType.INT8 else 2 * (32 // dtype.bits)
         return 2 * (16 // dtype.bits)  # `pmaddwd`, and an addition
 
-    def register_tile(self, dtype: DType) -> tuple[int, int]:
-        """Rows and columns of the matrix product tile whose sums fill the registers.
-
-        x86 multiplies by an element straight from memory, so one register beside a row of vectors
-        is enough; NEON multiplies by a lane, so a register holds as many elements as it has lanes.
-        """
-        width = 3 if self.is_aarch64 else 2
-        per_row = width + (1 / self.lanes(dtype) if self.is_aarch64 else 0)
-        spare = self.vector_registers - width - (0 if self.is_aarch64 else 1)
-        rows = max(1, int(spare / per_row))
-        if rows % 2 and rows > 1:
-            rows -= 1
-        return rows, width * self.lanes(dtype)
-
 
 _V1 = ("cmov", "cx8", "sse", "sse2")
 _V2 = (*_V1, "cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
