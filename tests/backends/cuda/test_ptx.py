@@ -9,12 +9,12 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from benchmarks.gpu_tune import kernels_of
 from tests.backends.cuda.cases import Case, Cases
 
 from graft.backends.cuda.plan import Options, RegionPlan, plan_region
 from graft.backends.cuda.problem import Product, ProductSchedule, Window
 from graft.backends.cuda.schedule import candidates, choose_schedule, schedules
-from graft.backends.cuda.tune import kernels_of
 from graft.base.dtypes import DType
 from graft.byoc.region import for_backend
 

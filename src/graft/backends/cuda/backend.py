@@ -30,7 +30,6 @@ from graft.runtime.json_graph import pack
 
 _PRODUCTS = ("nn.conv2d", "nn.dense", "nn.batch_matmul")
 _UNARY = ("nn.relu", "nn.leaky_relu", "clip", "sigmoid", "nn.gelu", "tanh")
-WAYS = ("graph", "persistent")  # to launch a region
 _CONTESTS = 3  # between the ways, each of several timed rounds
 _ASSEMBLERS = 8  # threads in which the driver makes machine code
 _LOG = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class Cuda(Backend):
         self, precision: str = "float32", is_accurate: bool = False, way: str = ""
     ) -> None:
         self.arguments = {"precision": precision, "is_accurate": is_accurate, "way": way}
-        self.way = way  # to launch regions, where it is possible; by default the faster one
+        self.way = way  # to launch regions: "graph", "persistent" if possible, or the faster one
         self.plan_options = Options(DType(precision), not is_accurate)
         # TF32 has as many digits as float16.
         rounding = DType.BFLOAT16 if precision == "bfloat16" else DType.FLOAT16
@@ -113,13 +112,6 @@ class Cuda(Backend):
     def plan(self, region: Graph) -> RegionPlan:
         """The region as separate kernels."""
         return plan_region(region, self.plan_options)
-
-    def plans(self, region: Graph, is_timed: bool = False) -> dict[str, RegionPlan | Refusal]:
-        """The region by each way to launch it: a CUDA graph of its kernels, and one persistent
-        kernel, or why there is none."""
-        plan = self.plan(region)
-        persistent = persistent_plan(region, self.plan_options, plan, is_timed)
-        return dict(zip(WAYS, (plan, persistent), strict=True))
 
     def compile(self, region: Graph) -> bytes:
         """The way that is measured to be faster, with machine code of the GPU at hand; a graph of

@@ -1,8 +1,9 @@
 """Schedules of products: the space, and the choice from it by predicted time.
 
-What was measured on this machine comes first (`tune.py`); else the model below decides. It
-counts what a block does in each stage of K: bytes through the L2 cache, matrix instructions, and
-the latency that its ring of stages hides, times the waves of blocks that the GPU runs.
+What was measured on this machine comes first (`remember`, called by `benchmarks/gpu_tune.py`); else
+the model below decides. It counts what a block does in each stage of K: bytes through the L2 cache,
+matrix instructions, and the latency that its ring of stages hides, times the waves of blocks that
+the GPU runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m graft.backends.cuda.selftest`: the device suite, where there is a GPU.
+"""`python -m benchmarks.gpu_suite`: the suite of `cuda` and `cudnn`, where there is a GPU.
 
 The author's kit in every precision, and whole networks (`--models`, a folder of ONNX files) against
 ONNX Runtime, each as a CUDA graph and as one persistent kernel, timed by the GPU's clock. Prints a
@@ -17,16 +17,24 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from ctypes import c_void_p
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.gpu_tune import tune
 from graft.backends.cuda import driver, runtime
-from graft.backends.cuda.backend import WAYS, Cuda, blob_of
-from graft.backends.cuda.persistent import END_OFFSET, GATES, LINE, OPEN_OFFSET
+from graft.backends.cuda.backend import Cuda, blob_of
+from graft.backends.cuda.persistent import (
+    END_OFFSET,
+    GATES,
+    LINE,
+    OPEN_OFFSET,
+    persistent_plan,
+)
 from graft.backends.cuda.plan import RegionPlan, plan_region
 from graft.backends.cuda.problem import Product
-from graft.backends.cuda.tune import tune
+from graft.backends.cudnn.backend import Cudnn
 from graft.base.dtypes import Array
 from graft.base.progress import Stage
 from graft.byoc.contract import Limits
@@ -39,6 +47,8 @@ from graft.passes.pipeline import optimize
 from graft.rewrite.rule import Refusal
 from graft.runtime.spaces import uploaded
 
+WAYS = ("graph", "persistent")  # to launch a region
+BACKENDS: dict[str, type[Cuda]] = {"cuda": Cuda, "cudnn": Cudnn}
 PRECISIONS = ("float32", "float16", "bfloat16", "strict")
 # What networks may differ by: random weights make some of them amplify rounding a hundredfold.
 _NETWORK_TOLERANCE = {"float32": 6e-2, "float16": 6e-2, "bfloat16": 4e-1, "strict": 1e-4}
@@ -179,9 +189,11 @@ def compiled_network(path: Path, precision: str, kind: type[Cuda], timed: bool) 
     backend, folder = backend_for(precision, kind), Path(tempfile.gettempdir())
     begun = time.perf_counter()
     region = for_backend(optimize(import_model(str(path))))
-    plans = backend.plans(region)
+    plan = backend.plan(region)
+    one_kernel = partial(persistent_plan, region, backend.plan_options, plan)
+    plans = dict(zip(WAYS, (plan, one_kernel()), strict=True))
     if timed:
-        plans["phases"] = backend.plans(region, is_timed=True)["persistent"]
+        plans["phases"] = one_kernel(is_timed=True)
     found = []
     for way, plan in plans.items():
         if isinstance(plan, Refusal):
@@ -271,9 +283,10 @@ def _distance(result: Array, expected: Array) -> float:
     return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
 
 
-def main(kind: type[Cuda] = Cuda) -> int:
-    """Run the suite of `cuda`, or of a backend that is derived from it."""
+def main() -> int:
+    """Run the suite of a backend."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", choices=BACKENDS, default="cuda")
     parser.add_argument("--models", type=Path, help="a folder of networks as ONNX files")
     parser.add_argument("--networks", nargs="*", default=["*"], help="which of them")
     parser.add_argument("--precisions", nargs="*", default=["float16", "float32"])
@@ -283,6 +296,7 @@ def main(kind: type[Cuda] = Cuda) -> int:
     options = parser.parse_args()
     if options.profiles:
         options.profiles.mkdir(parents=True, exist_ok=True)
+    kind = BACKENDS[options.backend]
     reason = kind().missing()
     if reason:
         print(f"cannot run: {reason}")

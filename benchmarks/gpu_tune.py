@@ -1,7 +1,7 @@
 """Schedules of products by measuring them, where there is a GPU: products in, a table out.
 
-The model of `schedule.py` names the most promising schedules of each product; kernels of them are
-made in several processes, run on the GPU one after the other, and the fastest is remembered, on
+The model of `cuda/schedule.py` names the most promising schedules of each product; kernels of them
+are made in several processes, run on the GPU one after the other, and the fastest is remembered, on
 disk too (`schedule.tuned_path`), where `choose_schedule` finds it.
 """
 
