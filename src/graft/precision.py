@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from graft.base.dtypes import Array
 from graft.base.errors import UserError, warn_user
 from graft.base.progress import Stage
+from graft.byoc.contract import Backend
 from graft.byoc.executable import Executable
 from graft.byoc.measure import race
 from graft.byoc.precision import (
@@ -42,12 +42,18 @@ from graft.byoc.sizes import number
 from graft.ir.graph import Graph, Value
 from graft.ir.op import bytes_of
 from graft.program.program import Target
-from graft.quantize.calibrate import Calibration, Feeds, Statistics
+from graft.quantize.calibrate import Feeds
 from graft.quantize.compare import Comparison, Run
-from graft.quantize.data import ConstantChannels, Data, DataWarning, Pixels, Sample, read_samples
-from graft.quantize.equalize import equalize, find_links, observed_values
-from graft.quantize.heads import find_heads, measured_units, with_outputs
+from graft.quantize.data import Data, DataWarning, Pixels, Sample, read_samples
+from graft.quantize.heads import find_heads, measured_units
 from graft.quantize.insert import insert_precisions
+from graft.quantize.prepare import (
+    LEAST_SAMPLES,
+    LEAST_WITHIN,
+    Preparation,
+    Prepared,
+    report_unit,
+)
 from graft.quantize.ranges import METHODS
 from graft.quantize.report import (
     AUTO,
@@ -65,7 +71,7 @@ from graft.quantize.report import (
     Report,
     UnitReport,
 )
-from graft.quantize.scheme import Scheme, scheme_for
+from graft.quantize.scheme import scheme_for
 from graft.quantize.sensitivity import Sensitivity
 from graft.quantize.units import Unit, find_units, no_reason_for, units_in
 from graft.race import link_fastest
@@ -84,9 +90,6 @@ CANDIDATES = {
     AUTO: (INTEGER, BRAIN, HALF),
 }
 _DRAWN = 16  # samples where data are random
-_EVERY, _MOST_HELD_OUT = 4, 64  # one of so many samples is not calibrated on, and not more
-_LEAST, _LEAST_WITHIN = 2, 3  # samples: of three, errors of two say how much they differ
-_PROBES = 4  # calibrated samples that are kept: single units are perturbed on them
 _ATTEMPTS = 6
 _MARGIN = 0.9  # of the squared budget, aimed at: units are measured on few samples
 _LEAST_SPEEDUP = 1.02  # below it, the gain may be the noise of measuring
@@ -131,10 +134,18 @@ def quantize(
     targets = {b.name: b.limits.quantized for b in (*options.accelerators, options.host)}
     scheme, unused = scheme_for(precision if precision in INTEGERS else INTEGER, targets)
     refusals = (*refusals, *unused)
-    trial = _Trial(optimized, options, narrow, precision, is_random, scheme, refusals)
     drawn = _drawn(optimized.graph) if is_random else None
     given = drawn or read_samples(data, optimized.graph.inputs, pixels)
-    trial.calibrate(given, method, _LEAST_WITHIN if allowed and allowed.error else _LEAST)
+    preparation = Preparation(
+        partial(_compiled, options.host),
+        scheme,
+        INTEGER in CANDIDATES[precision],
+        method,
+        LEAST_WITHIN if allowed and allowed.error else LEAST_SAMPLES,
+        options.report,
+    )
+    prepared = preparation.run(optimized.graph, given)
+    trial = _Trial(optimized, options, narrow, precision, is_random, prepared, refusals)
     return trial.all_integer(allowed) if precision in INTEGERS else trial.search(allowed)
 
 
@@ -239,71 +250,21 @@ class _Trial:
     narrow: CompileOptions
     precision: str
     is_random: bool
-    scheme: Scheme
+    prepared: Prepared
     refusals: tuple[str, ...] = ()
-    # Set by `calibrate`:
-    optimized: Optimized = field(init=False)  # `plain` with equalised channels
-    equalized: int = 0  # values whose channels were scaled
-    units: Sequence[Unit] = ()
-    unreached: Sequence[Unit] = ()  # by any sample
-    known: Statistics = field(init=False)
-    held_out: list[Sample] = field(default_factory=list)
-    probes: list[Sample] = field(default_factory=list)
-    calibrated: int = 0  # samples
-    warnings: tuple[str, ...] = ()
     # Set by a search:
     _float: Executable = field(init=False)
     _comparison: Comparison = field(init=False)
     _fused: Sequence[tuple[int, int]] = ()  # units, of which a kernel computes both in float
 
-    def calibrate(self, given: Iterator[Sample], method: str, least: int) -> None:
-        """Read every sample once: most calibrate, some are held out."""
-        first = list(islice(given, _PROBES))
-        if len(first) < least:
-            uses = "one is needed to calibrate on, and another one to measure the error on"
-            if len(first) >= _LEAST:
-                uses = "a budget is kept by how much errors differ from one to the next"
-            raise UserError(
-                f"there are too few samples ({len(first)}): {uses}",
-                hint="some hundred samples of what the model will see are good data",
-            )
-        self._equalize(first)
-        self._say("compiling for calibration")
-        units = self.units if INTEGER in CANDIDATES[self.precision] else ()
-        calibration = Calibration(self.graph, units, self._compiled)
-        constant = ConstantChannels()
-        for position, sample in enumerate(chain(first, given)):
-            constant.add(sample)
-            self._say("calibrating", f"sample {position + 1}")
-            if position % _EVERY == 1 and len(self.held_out) < _MOST_HELD_OUT:
-                self.held_out.append(sample)
-                continue
-            calibration.add(sample)
-            if len(self.probes) < _PROBES:
-                self.probes.append(sample)
-        self.calibrated, self.warnings = calibration.samples, constant.warnings()
-        layers = [unit for unit in units if unit.weight is not None]
-        report = partial(self._on_unit, "rounding weights", layers)
-        known = calibration.statistics(method, self.scheme, report)
-        self.unreached = calibration.unreached
-        self.units = [unit for unit in self.units if unit not in self.unreached]
-        self.known = replace(known, units=tuple(self.units))
+    @property
+    def graph(self) -> Graph:
+        """The calibrated graph, whose channels are equalised."""
+        return self.prepared.graph
 
-    def _equalize(self, first: Sequence[Sample]) -> None:
-        """Scale channels against each other if that reduces rounding errors."""
-        graph = self.plain.graph
-        self.optimized = self.plain
-        units = measured_units(graph, find_units(graph))
-        links = find_links(graph, units) if INTEGER in CANDIDATES[self.precision] else []
-        if links:
-            self._say("equalising channels")
-            values = observed_values(links)
-            runs = list(map(self._compiled(with_outputs(graph, values)), first))
-            known = dict(zip(values, zip(*runs, strict=True), strict=True))
-            graph, self.equalized = equalize(graph, links, known, self.scheme)
-            self.optimized = replace(self.plain, graph=graph)
-            units = measured_units(graph, find_units(graph))
-        self.units = units
+    @property
+    def units(self) -> Sequence[Unit]:
+        return self.prepared.units
 
     def all_integer(self, allowed: Budget | None) -> Quantized:
         """All layers on integers, and products of data unless the host is faster without: there,
@@ -393,17 +354,11 @@ class _Trial:
         rate = self.options.host.limits.peak_bytes_per_second or math.inf
         return PlacedUnits(placement.problem, nodes, rate)
 
-    @property
-    def graph(self) -> Graph:
-        return self.optimized.graph
-
     def _say(self, stage: str, detail: str = "") -> None:
         self.options.report(Stage(stage, detail=detail))
 
     def _compiled(self, graph: Graph) -> Any:
-        """A graph as a function of feeds, on the host alone."""
-        session = self.options.host.lower(graph).build().session
-        return lambda feeds: session.run(None, feeds)
+        return _compiled(self.options.host, graph)
 
     def _run_float(self, tries: int) -> None:
         """Compile the float program, and record its results on samples."""
@@ -413,7 +368,7 @@ class _Trial:
         run = _runner(self.plain.graph, self._float)
         if heads.values:
             run = self._compiled(heads.observed(self.plain.graph))
-        samples = self.held_out, self.probes
+        samples = self.prepared.held_out, self.prepared.probes
         self._comparison = Comparison.measured(heads, run, *samples, tries)
 
     def _linked(self, optimized: Optimized, options: CompileOptions) -> Executable:
@@ -424,12 +379,12 @@ class _Trial:
         self, precisions: Mapping[Unit, str], options: CompileOptions | None = None
     ) -> _Candidate:
         """Compile and measure a choice; the empty choice is the float program."""
-        inputs = _in_order(self.graph, self.held_out[0])
+        inputs = _in_order(self.graph, self.prepared.held_out[0])
         if not precisions and options is None:
             seconds = race({"float": partial(self._float, inputs)})["float"]
             return _Candidate({}, self.plain, self.options, EXACT, seconds, seconds)
-        graph = insert_precisions(self.graph, precisions, self.known)
-        optimized, options = replace(self.optimized, graph=graph), options or self.narrow
+        graph = insert_precisions(self.graph, precisions, self.prepared.statistics)
+        optimized, options = replace(self.plain, graph=graph), options or self.narrow
         program = self._linked(optimized, options)
         quality = self._comparison.quality(self._compared(graph, program))
         runs = {"float": self._float, "mixed": program}
@@ -447,7 +402,7 @@ class _Trial:
 
     def _costs(self) -> list[UnitCosts]:
         """Time and error of every unit in every precision that it may have."""
-        host, inputs = self.options.host, _in_order(self.graph, self.held_out[0])
+        host, inputs = self.options.host, _in_order(self.graph, self.prepared.held_out[0])
         self._say("timing units in float")
         floats = host.time_groups(self.graph, inputs)
         seconds, self._fused = unit_seconds(self.graph, self.units, floats)
@@ -457,7 +412,7 @@ class _Trial:
         for kind in kinds:
             self._say(f"timing units in {kind}")
             narrow_units = dict.fromkeys(units_in(self.units, kind), kind)
-            whole = insert_precisions(self.graph, narrow_units, self.known)
+            whole = insert_precisions(self.graph, narrow_units, self.prepared.statistics)
             narrow, _ = unit_seconds(self.graph, self.units, host.time_groups(whole, inputs))
             for unit, own, after in zip(self.units, costs, narrow, strict=True):
                 if unit in errors[kind]:
@@ -476,16 +431,12 @@ class _Trial:
         numbers = {unit: number for number, unit in enumerate(self.units)}
 
         def report(unit: Unit) -> None:
-            self._on_unit("perturbing units", self.units, numbers[unit])
+            report_unit(self.options.report, "perturbing units", self.units, numbers[unit])
 
         graph = self._comparison.heads.compared(self.graph)
         given = [sample.feeds for sample in self._comparison.probes]
-        measured = Sensitivity(graph, self.known, self._compiled, given, report)
+        measured = Sensitivity(graph, self.prepared.statistics, self._compiled, given, report)
         return measured.contributions(kinds)
-
-    def _on_unit(self, stage: str, units: Sequence[Unit], position: int) -> None:
-        name = units[position].name
-        self.options.report(Stage(stage, position + 1, len(units), name))
 
     @cached_property
     def _shared(self) -> list[SharedValue]:
@@ -494,7 +445,7 @@ class _Trial:
         readers: dict[Value, list[int]] = {}
         for position, unit in enumerate(self.units):
             for value in (*unit.operands, *unit.residuals):
-                if value in self.known.ranges:
+                if value in self.prepared.statistics.ranges:
                     readers.setdefault(value, []).append(position)
         rate = self.options.host.limits.peak_bytes_per_second or math.inf
         shared = [
@@ -547,21 +498,29 @@ class _Trial:
     def _finished(
         self, best: _Candidate, units: tuple[UnitReport, ...], allowed: Budget | None
     ) -> Quantized:
-        unreached = (_reported(unit, FLOAT, "no sample reached it") for unit in self.unreached)
+        unreached = (
+            _reported(unit, FLOAT, "no sample reached it") for unit in self.prepared.unreached
+        )
         report = Report(
             units=(*units, *unreached),
-            samples=self.calibrated,
-            held_out=len(self.held_out),
+            samples=self.prepared.samples,
+            held_out=len(self.prepared.held_out),
             quality=best.quality,
             float_seconds=best.float_seconds,
             seconds=best.seconds,
             budget=allowed,
             random=self.is_random,
-            equalized=self.equalized,
+            equalized=self.prepared.equalized,
             refusals=self.refusals,
-            warnings=self.warnings,
+            warnings=self.prepared.warnings,
         )
         return Quantized(best.optimized, report, best.options)
+
+
+def _compiled(host: Backend, graph: Graph) -> Any:
+    """A graph as a function of feeds, on the host alone."""
+    session = host.lower(graph).build().session
+    return lambda feeds: session.run(None, feeds)
 
 
 def _runner(graph: Graph, program: Executable) -> Run:
