@@ -13,7 +13,7 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -211,19 +211,27 @@ def add_network_argument(
     parser: argparse.ArgumentParser, known: Sequence[str] = (*NETWORKS, *DETECTORS)
 ) -> None:
     """Which of the networks are meant."""
+    parser.add_argument(
+        "--networks",
+        metavar="NAMES",
+        type=names_among("network", known),
+        help=f"of {', '.join(known)}, with commas",
+    )
+
+
+def names_among(noun: str, known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """What parses an option of known names with commas between them."""
 
     def names(text: str) -> tuple[str, ...]:
         chosen = tuple(name.strip() for name in text.split(","))
         for name in chosen:
             if name not in known:
                 raise argparse.ArgumentTypeError(
-                    f"there is no network '{name}'; there are {', '.join(known)}"
+                    f"there is no {noun} '{name}'; there are {', '.join(known)}"
                 )
         return chosen
 
-    parser.add_argument(
-        "--networks", metavar="NAMES", type=names, help=f"of {', '.join(known)}, with commas"
-    )
+    return names
 
 
 def chosen_networks(options: argparse.Namespace, usual: Sequence[str] = NETWORKS) -> Sequence[str]:

@@ -24,6 +24,7 @@ from benchmarks.harness import (
     add_network_argument,
     chosen_networks,
     graft_bench,
+    names_among,
     network_path,
 )
 from benchmarks.network_tables import Row, Setting
@@ -60,20 +61,10 @@ def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         metavar="NAMES",
-        type=_peers,
+        type=names_among("peer", PEERS),
         default=USUAL_PEERS,
         help=f"of {', '.join(PEERS)} (default {','.join(USUAL_PEERS)})",
     )
-
-
-def _peers(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in PEERS:
-            raise argparse.ArgumentTypeError(
-                f"there is no peer '{name}'; there are {', '.join(PEERS)}"
-            )
-    return names
 
 
 def measure(name: str, options: argparse.Namespace) -> Json:
