@@ -65,8 +65,8 @@ class Incidents(list[Incident]):
 class IncidentLog:
     """Incidents as they happen, from any thread."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept: deque[Incident] = deque(maxlen=kept)
+    def __init__(self) -> None:
+        self._kept: deque[Incident] = deque(maxlen=KEPT)
         self._total = 0
         self._lock = threading.Lock()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.backends.host.nets import Net
 
 from graft.backends.host.layout import Layout, choose_layout
+from graft.backends.host.layout_search import Plan, Step, cheapest
 from graft.backends.host.lowering.assemble import Assembly, NativeStep, assemble
 from graft.backends.host.passes.pipeline import prepare
 from graft.frontends.onnx.importer import import_model
@@ -23,10 +26,20 @@ def _constants(graph: Graph) -> dict[Value, object]:
 
 
 def _layout(graph: Graph, **pinned: int) -> Layout:
-    constants = _constants(graph)
-    values = {v.name: v for node in graph.nodes for v in node.outputs}
-    fixed = {values[name]: block for name, block in pinned.items()}
-    return choose_layout(graph, constants, TARGET, fixed)  # type: ignore[arg-type]
+    """The cheapest layout, or that with some values in given blocks."""
+
+    def search(inputs: Sequence[Value], steps: Sequence[Step]) -> Plan:
+        return cheapest(inputs, [_restricted(step, pinned) for step in steps])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graft.backends.host.layout.cheapest", search)
+        return choose_layout(graph, _constants(graph), TARGET)  # type: ignore[arg-type]
+
+
+def _restricted(step: Step, pinned: Mapping[str, int]) -> Step:
+    blocks = {pinned[value.name] for value in step.outputs if value.name in pinned}
+    candidates = (one for one in step.candidates if not blocks or blocks == {one.block})
+    return replace(step, candidates=tuple(candidates))
 
 
 def _block(layout: Layout, value: Value) -> int:

@@ -80,12 +80,9 @@ def choose_layout(
     graph: Graph,
     constants: Mapping[Value, Literal],
     target: Target,
-    pinned: Mapping[Value, int] | None = None,
     accuracy: Accuracy = Accuracy.DEFAULT,
 ) -> Layout:
-    """The cheapest layout of everything; `pinned` values have to be in these blocks.
-
-    `accuracy` says which algorithms may be chosen for the groups."""
+    """The cheapest layout of everything; `accuracy` says which algorithms may be chosen."""
     nodes = [node for node in graph.nodes if node.op.name != "constant"]
     groups = [choose_algorithm(group_of(node, constants), target, accuracy) for node in nodes]
     halos = _halos(groups)
@@ -100,7 +97,7 @@ def choose_layout(
     inputs = [value for value in graph.inputs if is_image(value)]
     outputs = (value for value in graph.outputs if _is_computed(value, graph))
     delivery = LayoutCandidate(0, 0.0, tuple(context.requirement(v, (0,)) for v in outputs))
-    plan = cheapest(inputs, [*steps, Step((), (delivery,))], pinned)
+    plan = cheapest(inputs, [*steps, Step((), (delivery,))])
     choices = dict(zip(nodes, plan.choices, strict=False))
     aliases = {n: one for n, one in renamed.items() if choices[n] == _renaming(one, context)}
     layout = Layout(dict(zip(nodes, groups, strict=True)), {}, choices, halos, plan, aliases)

@@ -69,10 +69,8 @@ class _Chain:
     before: _Chain | None
 
 
-def cheapest(
-    inputs: Sequence[Value], steps: Sequence[Step], pinned: Mapping[Value, int] | None = None
-) -> Plan:
-    """The cheapest plan. `inputs` are row-major; `pinned` tensors have to be in these blocks."""
+def cheapest(inputs: Sequence[Value], steps: Sequence[Step]) -> Plan:
+    """The cheapest plan; `inputs` are row-major."""
     numbers: dict[Value, int] = {value: number for number, value in enumerate(inputs)}
     for step in steps:
         for value in step.outputs:
@@ -89,7 +87,7 @@ def cheapest(
     exact = True
     for number, step in enumerate(steps):
         following: dict[_State, tuple[float, _Chain | None]] = {}
-        for candidate in _allowed(step, pinned or {}):
+        for candidate in step.candidates:
             for state, (cost, chain) in states.items():
                 layouts, price = _after(state, step, candidate, numbers)
                 live = frozenset(one for one in layouts if last_reads.get(one[0], -1) > number)
@@ -102,11 +100,6 @@ def cheapest(
             states = dict(sorted(states.items(), key=lambda item: item[1][0])[:MOST_STATES])
     cost, chain = min(states.values(), key=lambda pair: pair[0])
     return Plan(_choices(chain), cost, exact)
-
-
-def _allowed(step: Step, pinned: Mapping[Value, int]) -> list[LayoutCandidate]:
-    fixed = {pinned[value] for value in step.outputs if value in pinned}
-    return [candidate for candidate in step.candidates if not fixed or fixed == {candidate.block}]
 
 
 def _after(

@@ -72,11 +72,11 @@ def main_alike(call: Call, op_type: str, *operands: Value | None) -> tuple[Value
     return all_results(LOWERINGS.get(op_type)(replace(call, inputs=operands, opset=RULES)))
 
 
-def refuse_attribute(call: Call, name: str, neutral: Any, hint: str = "") -> None:
+def refuse_attribute(call: Call, name: str, neutral: Any) -> None:
     """Refuse an attribute with another value than the neutral one."""
     value = call.attribute(name, neutral)
     if value != neutral:
-        call.unsupported(f"{call.node.op_type} with {name}={value} is not supported", hint)
+        call.unsupported(f"{call.node.op_type} with {name}={value} is not supported")
 
 
 def refuse_operand(call: Call, position: int, name: str) -> None:
