@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_suite import backend_for, run_on_gpu, tune_networks
+from benchmarks.gpu_tune import tune_networks
 from benchmarks.harness import (
     Benchmark,
     Json,
@@ -34,6 +34,7 @@ from benchmarks.harness import (
 )
 from benchmarks.pages import DOCUMENT, paragraph, table
 from graft.backends.cuda import driver, runtime
+from graft.backends.cuda.selftest import backend_for, run_on_gpu
 from graft.base.dtypes import Array
 from graft.cli.bench.contenders import Task, as_list
 from graft.cli.bench.model import with_batch

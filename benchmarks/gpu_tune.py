@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from ctypes import c_void_p
@@ -19,14 +20,19 @@ from pathlib import Path
 
 import numpy as np
 
-from graft.backends.cuda.driver import CudaError, Device, Launch
+from graft.backends.cuda.driver import CudaError, Device, Launch, device
 from graft.backends.cuda.epilogue import epilogue_of
+from graft.backends.cuda.plan import plan_region
 from graft.backends.cuda.problem import Epilogue, Product, ProductSchedule
 from graft.backends.cuda.product import product_kernel
 from graft.backends.cuda.schedule import candidates, predicted, remember
+from graft.backends.cuda.selftest import backend_for
 from graft.byoc.formats.storage import Storage
+from graft.byoc.region import for_backend
+from graft.frontends.onnx.importer import import_model
 from graft.llvm.gpu import CAPABILITY, Kernel
 from graft.loop.tensor import placeholder
+from graft.passes.pipeline import optimize
 
 TRIED = 24  # schedules of a product that are measured in each of two rounds
 _BEST = 2  # whose relatives follow in the second
@@ -153,3 +159,21 @@ def _measured(
                 raise
         device.unload(module)
     return times
+
+
+def products_of(path: Path, precision: str) -> list[Product]:
+    """The products of a network."""
+    graph = for_backend(optimize(import_model(str(path))))
+    plan = plan_region(graph, backend_for(precision).plan_options)
+    return [launch.product for launch in plan.launches if launch.product is not None]
+
+
+def tune_networks(paths: Sequence[Path], precisions: Sequence[str]) -> None:
+    """Measure schedules of all products, for this run and later ones."""
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        jobs = [pool.submit(products_of, path, one) for path in paths for one in precisions]
+        products = [product for job in jobs for product in job.result()]
+    begun = time.perf_counter()
+    times = tune(device(), products)
+    count, seconds = sum(map(len, times.values())), time.perf_counter() - begun
+    print(f"tuned {len(times)} products by {count} kernels in {seconds:.0f} s", flush=True)

@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from benchmarks.gpu_suite import PRECISIONS, WAYS, backend_for, run_on_gpu
 from tests.backends.cuda.cases import Cases, relative_error
 
 from graft.backends.cuda import driver, runtime
@@ -15,6 +14,7 @@ from graft.backends.cuda.operands import shape_of
 from graft.backends.cuda.plan import plan_region
 from graft.backends.cuda.problem import Product, ProductSchedule
 from graft.backends.cuda.schedule import schedules
+from graft.backends.cuda.selftest import PRECISIONS, WAYS, backend_for, run_on_gpu
 from graft.backends.cudnn.backend import Cudnn
 from graft.base.dtypes import Array
 from graft.byoc.region import for_backend

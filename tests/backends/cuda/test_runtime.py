@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.gpu_suite import phase_floors, profile_phases, run_on_gpu
 from tests.backends.cuda.fake_driver import CUBIN, FakeDriver, Launched, install
 from tests.backends.cuda.test_persistent import chain, planned
 
@@ -20,6 +19,7 @@ from graft.backends.cuda.dlpack import DeviceTensor, borrow
 from graft.backends.cuda.driver import CudaError
 from graft.backends.cuda.persistent import GATES, LINE
 from graft.backends.cuda.plan import Options, plan_region
+from graft.backends.cuda.selftest import phase_floors, profile_phases, run_on_gpu
 from graft.base.dtypes import DType
 from graft.base.errors import UserError
 from graft.byoc.region import for_backend

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu_suite`: the suite of `cuda` and `cudnn`, where there is a GPU.
+"""`python -m graft.backends.cuda.selftest`: the device suite, where there is a GPU.
 
 The author's kit in every precision, and whole networks (`--models`, a folder of ONNX files) against
 ONNX Runtime, each as a CUDA graph and as one persistent kernel, timed by the GPU's clock. Prints a
@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.gpu_tune import tune
 from graft.backends.cuda import driver, runtime
 from graft.backends.cuda.backend import Cuda, blob_of
 from graft.backends.cuda.persistent import (
@@ -32,9 +31,7 @@ from graft.backends.cuda.persistent import (
     OPEN_OFFSET,
     persistent_plan,
 )
-from graft.backends.cuda.plan import RegionPlan, plan_region
-from graft.backends.cuda.problem import Product
-from graft.backends.cudnn.backend import Cudnn
+from graft.backends.cuda.plan import RegionPlan
 from graft.base.dtypes import Array
 from graft.base.progress import Stage
 from graft.byoc.contract import Limits
@@ -48,7 +45,6 @@ from graft.rewrite.rule import Refusal
 from graft.runtime.spaces import uploaded
 
 WAYS = ("graph", "persistent")  # to launch a region
-BACKENDS: dict[str, type[Cuda]] = {"cuda": Cuda, "cudnn": Cudnn}
 PRECISIONS = ("float32", "float16", "bfloat16", "strict")
 # What networks may differ by: random weights make some of them amplify rounding a hundredfold.
 _NETWORK_TOLERANCE = {"float32": 6e-2, "float16": 6e-2, "bfloat16": 4e-1, "strict": 1e-4}
@@ -154,24 +150,6 @@ def _kit_report(kind: type[Cuda], examples: int, precision: str, way: str) -> Re
     return conformance(backend_for(precision, kind, way), examples, progress=progress)
 
 
-def products_of(path: Path, precision: str) -> list[Product]:
-    """The products of a network."""
-    graph = for_backend(optimize(import_model(str(path))))
-    plan = plan_region(graph, backend_for(precision).plan_options)
-    return [launch.product for launch in plan.launches if launch.product is not None]
-
-
-def tune_networks(paths: Sequence[Path], precisions: Sequence[str]) -> None:
-    """Measure schedules of all products, for this run and later ones."""
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        jobs = [pool.submit(products_of, path, one) for path in paths for one in precisions]
-        products = [product for job in jobs for product in job.result()]
-    begun = time.perf_counter()
-    times = tune(driver.device(), products)
-    count, seconds = sum(map(len, times.values())), time.perf_counter() - begun
-    print(f"tuned {len(times)} products by {count} kernels in {seconds:.0f} s", flush=True)
-
-
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """A network as one region by one way: the file of its blob, or why there is none."""
@@ -189,9 +167,9 @@ def compiled_network(path: Path, precision: str, kind: type[Cuda], timed: bool) 
     backend, folder = backend_for(precision, kind), Path(tempfile.gettempdir())
     begun = time.perf_counter()
     region = for_backend(optimize(import_model(str(path))))
-    plan = backend.plan(region)
-    one_kernel = partial(persistent_plan, region, backend.plan_options, plan)
-    plans = dict(zip(WAYS, (plan, one_kernel()), strict=True))
+    as_graph = backend.plan(region)
+    one_kernel = partial(persistent_plan, region, backend.plan_options, as_graph)
+    plans: dict[str, RegionPlan | Refusal] = {"graph": as_graph, "persistent": one_kernel()}
     if timed:
         plans["phases"] = one_kernel(is_timed=True)
     found = []
@@ -283,20 +261,17 @@ def _distance(result: Array, expected: Array) -> float:
     return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
 
 
-def main() -> int:
-    """Run the suite of a backend."""
+def main(kind: type[Cuda] = Cuda) -> int:
+    """Run the suite."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", choices=BACKENDS, default="cuda")
     parser.add_argument("--models", type=Path, help="a folder of networks as ONNX files")
     parser.add_argument("--networks", nargs="*", default=["*"], help="which of them")
     parser.add_argument("--precisions", nargs="*", default=["float16", "float32"])
     parser.add_argument("--examples", type=int, default=2, help="of each pattern in the kit")
-    parser.add_argument("--tune", action="store_true", help="measure schedules of products first")
     parser.add_argument("--profiles", type=Path, help="a folder for the times of launches")
     options = parser.parse_args()
     if options.profiles:
         options.profiles.mkdir(parents=True, exist_ok=True)
-    kind = BACKENDS[options.backend]
     reason = kind().missing()
     if reason:
         print(f"cannot run: {reason}")
@@ -308,8 +283,6 @@ def main() -> int:
         paths = [
             p for name in options.networks for p in sorted(options.models.glob(f"{name}.onnx"))
         ]
-        if options.tune:
-            tune_networks(paths, options.precisions)
         failures += check_networks(paths, options.precisions, options.profiles, kind)
     print(f"{failures} failures")
     return int(failures > 0)
