@@ -215,13 +215,18 @@ def symbols_in_attrs(attrs: Attrs) -> frozenset[str]:
 
 def bind_attrs(attrs: A, symbols: Mapping[str, AnyDim]) -> A:
     """The attributes with symbols replaced by their extents."""
+    return map_attrs(attrs, lambda dim: substitute(dim, symbols))
+
+
+def map_attrs(attrs: A, change: Callable[[AnyDim], AnyDim]) -> A:
+    """The attributes with `change` applied to every dim, if they mention symbols."""
     if not symbols_in_attrs(attrs):
         return attrs
     changed: dict[str, Any] = {}
     for name in dim_fields(type(attrs)):
         value = getattr(attrs, name)
         if isinstance(value, tuple):
-            changed[name] = tuple(substitute(dim, symbols) for dim in value)
+            changed[name] = tuple(change(dim) for dim in value)
         elif value is not None:
-            changed[name] = substitute(value, symbols)
+            changed[name] = change(value)
     return dataclasses.replace(attrs, **changed)

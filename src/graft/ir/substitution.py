@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from graft.base.dims import AnyDim, substitute
 from graft.base.errors import GraftError
-from graft.ir.attrs import bind_attrs
+from graft.ir.attrs import map_attrs
 from graft.ir.graph import Graph, Node, Value
 from graft.ir.nested import change_node
 from graft.ir.types import Type, map_dims
@@ -47,7 +47,7 @@ class Substitution(ABC):
             return replace(
                 changed,
                 inputs=tuple(None if v is None else self._value(v) for v in node.inputs),
-                attrs=bind_attrs(changed.attrs, self.dims),
+                attrs=map_attrs(changed.attrs, self._dim),
                 outputs=tuple(self._value(value) for value in node.outputs),
             )
         except GraftError as error:
