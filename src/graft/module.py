@@ -58,6 +58,7 @@ class Placement:
                 macs=sum(macs[node] for node in item.nodes),
                 body=scope_of[item.nodes[0]].name,
                 executions=scope_of[item.nodes[0]].executions.count,
+                rows=item.blocks.rows if item.blocks else 0,
             )
             for item in linked.compiled
         )

@@ -28,7 +28,7 @@ from graft.byoc.measure import DEADLINE
 from graft.byoc.offload import OffloadedGraph, Planned, offload
 from graft.byoc.outline import outline, region_label
 from graft.byoc.partition import Partition, PartitionOptions, partition, plan_of
-from graft.byoc.plan import Plan, parse_plan, regions_of
+from graft.byoc.plan import Plan, parse_plan, regions_of, rows_of
 from graft.byoc.price import Pricing
 from graft.byoc.probe import samples
 from graft.byoc.store import PRICES, PriceStore
@@ -155,11 +155,16 @@ class Placed:
             raise UserError(f"the plan wants '{missing[0]}', which is not among the targets")
         return others
 
+    @cached_property
+    def rows(self) -> Mapping[Node, int]:
+        """The rows of a block, by node, for regions that run in blocks."""
+        return {} if self.plan is None else rows_of(self.plan, self.graph)
+
     @property
     def outlined(self) -> Graph:
         """The graph with a node for each region of the plan."""
         limits = {name: backend.limits for name, backend in self.backends.items()}
-        return with_wishes(outline(self.graph, self.regions), limits)
+        return with_wishes(outline(self.graph, self.regions, self.rows), limits)
 
 
 def place(optimized: Optimized, options: CompileOptions) -> Placed:
@@ -270,6 +275,7 @@ def lower(placed: Placed, options: CompileOptions) -> Lowered:
         options.host.configured(strict),
         options.settings.threads,
         options.report,
+        placed.rows,
     )
     lowering = options.host.lower(offloaded.graph, offloaded.regions)
     return Lowered(placed, lowering, offloaded)

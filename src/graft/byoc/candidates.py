@@ -17,6 +17,7 @@ from graft.base.callbacks import author_code
 from graft.byoc.annotate import NO_PINS, Entry, Pins, Predicate, ask, predicate_of, tables_of
 from graft.byoc.contract import HOST_BACKEND, Backend, Match
 from graft.byoc.region import borders, region_graph
+from graft.byoc.rows import Rows, with_rows
 from graft.byoc.scopes import Scope, Timings, bodies_of, inference_macs, nodes_in_order, scopes_of
 from graft.byoc.units import torn_units, units_of
 from graft.ir.graph import Graph, Node, Value
@@ -41,6 +42,7 @@ class Candidate:
     pattern: str
     nodes: tuple[Node, ...]
     operands: tuple[Value | None, ...] = ()  # as the pattern's `Match` has them
+    rows: Rows | None = None  # it runs in blocks of them
 
     @property
     def label(self) -> str:
@@ -89,9 +91,14 @@ class Candidates:
         """Multiply-accumulates of each node in an inference, executions counted."""
         return inference_macs(self.scopes)
 
-    def region(self, nodes: Sequence[Node]) -> Graph:
-        """Nodes of one scope as a closed graph."""
-        return region_graph(nodes, self.scope_of[nodes[0]].graph)
+    def region(self, nodes: Sequence[Node], rows: Rows | None = None) -> Graph:
+        """Nodes of one scope as a closed graph, or one block of it."""
+        region = region_graph(nodes, self.scope_of[nodes[0]].graph)
+        return region if rows is None else with_rows(region, rows.extent, rows.block)
+
+    def executions(self, node: Node, rows: Rows | None = None) -> float:
+        """Expected executions per inference of the scope of a node, or of blocks there."""
+        return self.scope_of[node].executions.count * (1 if rows is None else rows.calls)
 
     @cached_property
     def of_node(self) -> Mapping[Node, tuple[Candidate, ...]]:

@@ -18,13 +18,14 @@ from graft.byoc.boundary import with_wishes
 from graft.byoc.contract import Backend
 from graft.byoc.measure import DEADLINE
 from graft.byoc.outline import outline, region_label
+from graft.byoc.rows import NO_ROWS
 from graft.byoc.scopes import scopes_of
 from graft.byoc.split import halves
 from graft.byoc.trust import CompiledRegion, Demotion, Failure, RegionCompiler
 from graft.ir.graph import Graph, Node
 from graft.runtime.breaker import Breaker
 from graft.runtime.grafted import StoredRegion, region_blobs
-from graft.runtime.regions import Policy, Region, RegionWarning
+from graft.runtime.regions import HOST_SPACE, Policy, Region, RegionWarning
 
 Planned = Sequence[tuple[str, Sequence[Node]]]  # backend and nodes, in order
 
@@ -51,16 +52,18 @@ def offload(
     judge: Backend | None = None,
     threads: int | None = None,
     report: Progress = quietly,
+    rows: Mapping[Node, int] = NO_ROWS,
 ) -> OffloadedGraph:
     """Outline, compile and check regions until all that are left pass. `judge` is the host backend
-    that results are compared with, if it is not the one that runs the model."""
+    that results are compared with, if it is not the one that runs the model; `rows` as in
+    `outline`."""
     deadline = policy.deadline or DEADLINE
     compiler = RegionCompiler(judge or host, check, deadline, threads)
-    repair = _Repair(graph, backends)
+    repair = _Repair(graph, backends, rows)
     limits = {name: backend.limits for name, backend in backends.items()}
     left: Planned = planned
     while True:
-        outlined = with_wishes(outline(graph, left), limits)
+        outlined = with_wishes(outline(graph, left, rows), limits)
         nodes = {node.attrs.label: node for node in outlined.walk() if node.op.name == "region"}
         outcomes = []
         for number, (backend, members) in enumerate(left):
@@ -78,8 +81,10 @@ def offload(
 class _Repair:
     """Splits or demotes regions that fail."""
 
-    def __init__(self, graph: Graph, backends: Mapping[str, Backend]) -> None:
-        self._graph, self._backends = graph, backends
+    def __init__(
+        self, graph: Graph, backends: Mapping[str, Backend], rows: Mapping[Node, int]
+    ) -> None:
+        self._graph, self._backends, self._rows = graph, backends, rows
         self._splits = _SPLITS
         self.demotions: list[Demotion] = []
 
@@ -100,7 +105,7 @@ class _Repair:
         parts: list[list[Node]] = []
         if failure.in_time and self._splits:
             scope = next(s.graph for s in scopes_of(self._graph) if nodes[0] in s.graph.nodes)
-            parts = halves(scope, nodes, self._backends[backend])
+            parts = halves(scope, nodes, self._backends[backend], self._rows.get(nodes[0], 0))
         if parts:
             self._splits -= 1
             message = f"{label} is tried again in two parts: {failure.reason}"
@@ -122,7 +127,7 @@ def _region(
         item.runner,
         partial(host.runner, item.body),
         policy,
-        backend.limits.space,
+        HOST_SPACE if item.blocks else backend.limits.space,
         device_breaker=breakers[backend.name],
     )
 
@@ -165,6 +170,8 @@ class Attachments:
                 code=code,
                 host=fallback if fallback in codes else "",
                 isolation=backend.isolation,
+                rows=region.blocks.rows if region.blocks else 0,
+                whole=region.blocks.whole if region.blocks else (),
             )
 
         result = {name: [stored(one) for one in own] for name, own in self.regions.items() if own}

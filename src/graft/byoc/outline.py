@@ -13,21 +13,26 @@ from itertools import pairwise
 
 from graft.base.errors import UserError
 from graft.byoc.region import borders, region_graph
+from graft.byoc.rows import NO_ROWS, extent_of, own_rows
 from graft.ir.graph import Graph, Node, make_node
 from graft.ir.nested import change_nested
 
 
-def outline(graph: Graph, regions: Sequence[tuple[str, Sequence[Node]]]) -> Graph:
+def outline(
+    graph: Graph,
+    regions: Sequence[tuple[str, Sequence[Node]]],
+    rows: Mapping[Node, int] = NO_ROWS,
+) -> Graph:
     """The graph with each region as one node, in an executable order; regions in bodies are
-    outlined there."""
+    outlined there. `rows` are the rows of a block, by node, for regions that run in blocks."""
     labelled = [
-        (region_label(backend, number), backend, nodes)
+        (region_label(backend, number), backend, nodes, rows.get(nodes[0], 0))
         for number, (backend, nodes) in enumerate(regions)
     ]
     return _outlined(graph, labelled)
 
 
-_Labelled = Sequence[tuple[str, str, Sequence[Node]]]
+_Labelled = Sequence[tuple[str, str, Sequence[Node], int]]
 
 
 def _outlined(graph: Graph, regions: _Labelled) -> Graph:
@@ -41,8 +46,8 @@ def _outlined(graph: Graph, regions: _Labelled) -> Graph:
 def _in_one_graph(graph: Graph, regions: _Labelled) -> Graph:
     region_nodes: dict[Node, Node] = {}  # member -> region node
     planned: list[Node] = []
-    for label, backend, nodes in regions:
-        node = region_node(graph, backend, nodes, label)
+    for label, backend, nodes, rows in regions:
+        node = region_node(graph, backend, nodes, label, rows)
         region_nodes.update(dict.fromkeys(nodes, node))
         planned.append(node)
     units = tuple(dict.fromkeys(region_nodes.get(node, node) for node in graph.nodes))
@@ -58,12 +63,16 @@ def region_label(backend: str, number: int) -> str:
     return f"{backend}_{number}"
 
 
-def region_node(graph: Graph, backend: str, nodes: Sequence[Node], label: str) -> Node:
+def region_node(
+    graph: Graph, backend: str, nodes: Sequence[Node], label: str, rows: int = 0
+) -> Node:
     """The node for a region."""
     inputs, outputs = borders(nodes, graph)
     body = region_graph(nodes, graph, label)
+    if rows:
+        body = own_rows(body, extent_of(nodes, outputs))
     # the body has values of its own; the region node defines the graph's
-    attrs = {"body": body, "label": label, "backend": backend}
+    attrs = {"body": body, "label": label, "backend": backend, "rows": rows}
     return make_node("region", inputs, outputs, nodes[-1].location, **attrs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from graft.base.errors import UserError, warn_user
 from graft.base.progress import Stage
@@ -16,8 +17,9 @@ from graft.byoc.greedy import greedy, host_only, pruned
 from graft.byoc.measure import UnrunnableError, timed_region_of
 from graft.byoc.place import Placement, placement_of, too_large
 from graft.byoc.plan import Plan, plan_from
-from graft.byoc.price import Pricing, declared_price, price_all, refined
+from graft.byoc.price import Pricing, declared_price, price, price_all, refined
 from graft.byoc.problem import Choice, accelerator_regions, bill, repriced, site_of
+from graft.byoc.row_blocks import with_row_blocks
 from graft.byoc.scopes import all_nodes
 from graft.byoc.sizes import node_work
 from graft.ir.graph import Graph, Node
@@ -89,6 +91,7 @@ def _priced(
     _check_pins(pins, all_nodes(graph), names)
     while True:
         result = find_candidates(graph, backends, pins, pricing.in_place)
+        result = with_row_blocks(result, backends, pins, partial(_block_seconds, result, pricing))
         prices = price_all(result, backends, pricing)
         oversized = too_large(result, prices.costs, backends)
         costs = {one: cost for one, cost in prices.costs.items() if one not in oversized}
@@ -106,6 +109,17 @@ def _priced(
             )
         warn_user(f"the host has to run {message}", RegionWarning)
         pins = replace(pins, released=pins.released | set(left))
+
+
+def _block_seconds(
+    candidates: Candidates, pricing: Pricing, one: Candidate, backend: Backend
+) -> float:
+    """The expected time of a candidate in blocks of rows; infinite if it does not run."""
+    count = candidates.executions(one.nodes[0], one.rows)
+    try:
+        return count * price(backend, candidates.region(one.nodes, one.rows), pricing).seconds
+    except UnrunnableError:  # of which `price_all` warns
+        return math.inf
 
 
 def _with_refusals(candidates: Candidates, reasons: Mapping[Candidate, str]) -> Candidates:
@@ -187,7 +201,8 @@ class _Wholes:
         key = tuple(options)
         if key not in self._prices:
             candidates = self.placement.candidates
-            region, scope = candidates.region(nodes), candidates.scope_of[nodes[0]]
+            rows = self.placement.priced[options[0]].candidate.rows
+            region = candidates.region(nodes, rows)
             try:
                 backend, pricing = self._backends[name], self._pricing
                 if is_declared:
@@ -195,7 +210,7 @@ class _Wholes:
                 else:
                     limits = pricing.deadline, pricing.threads
                     cost = timed_region_of(backend, region, pricing.store, *limits)
-                count = scope.executions.count
+                count = candidates.executions(nodes[0], rows)
                 self._prices[key] = None if cost is None else count * cost.seconds
             except UnrunnableError as error:
                 reason = f"{name} does not run one: {error}"
@@ -272,13 +287,16 @@ def plan_of(result: Partition, alternative: str) -> Plan:
 
 def _plan(placement: Placement, choice: Choice, alternatives: Mapping[str, Choice]) -> Plan:
     versions = {backend.name: backend.version for backend in placement.backends}
-    planned = []
+    planned, blocks = [], {}
     for name, nodes, options in regions(placement, choice):
+        rows = placement.priced[options[0]].candidate.rows
+        if rows is not None:
+            blocks.update(dict.fromkeys(nodes, rows.block))
         seconds = sum(placement.priced[option].cost.seconds for option in options)
         sources = {placement.priced[option].cost.source.value for option in options}
         planned.append((name, nodes, seconds, "+".join(sorted(sources))))
     candidates = placement.candidates
-    plan = plan_from(candidates.graph, versions, planned, candidates.scopes)
+    plan = plan_from(candidates.graph, versions, planned, candidates.scopes, blocks)
     return replace(
         plan,
         predicted=choice.seconds,

@@ -17,6 +17,7 @@ from graft.byoc.candidates import Candidate, Candidates
 from graft.byoc.contract import HOST_BACKEND, Backend, Cost, Limits
 from graft.byoc.price import peak_rates
 from graft.byoc.problem import HOST, Flow, Option, Problem, Site
+from graft.byoc.rows import Rows
 from graft.byoc.scopes import Scope, captures_of
 from graft.byoc.sizes import constant_bytes, value_bytes
 from graft.ir.graph import Node, Value
@@ -55,14 +56,16 @@ def placement_of(
 
     `host` gives the rate at which tensors are converted and rearranged, and the time to leave
     native code for a region and return, which is added to each region's launch."""
-    limits_by_form = {form_of(one.limits): one.limits for one in reversed(backends)}
-    forms = list(dict.fromkeys([_HOST_FORM, *(form_of(backend.limits) for backend in backends)]))
     number = {node: index for index, node in enumerate(candidates.nodes)}
     priced = tuple(
         PricedCandidate(candidate, prices[candidate])
         for candidate in candidates.candidates
         if candidate in prices
     )
+    rows = dict.fromkeys(item.candidate.rows for item in priced if item.candidate.rows)
+    pairs = [(one, form_of(one.limits, own)) for own in (None, *rows) for one in backends]
+    limits_by_form = {form: one.limits for one, form in reversed(pairs)}
+    forms = list(dict.fromkeys([_HOST_FORM, *(form for _, form in pairs)]))
     sites = _sites(candidates, priced, backends, forms, host.launch_seconds)
     site_index = {key: index for index, key in enumerate(sites)}
     options = tuple(
@@ -87,11 +90,11 @@ def placement_of(
     return Placement(candidates, priced, tuple(backends), problem)
 
 
-_SiteKey = tuple[str, Scope | None]
+_SiteKey = tuple[str, Scope | None, Rows | None]
 
 
 def _site_key(candidates: Candidates, candidate: Candidate) -> _SiteKey:
-    return candidate.backend, candidates.scope_of[candidate.nodes[0]]
+    return candidate.backend, candidates.scope_of[candidate.nodes[0]], candidate.rows
 
 
 def _sites(
@@ -101,27 +104,32 @@ def _sites(
     forms: Sequence[Form],
     host_seconds: float,
 ) -> dict[_SiteKey, Site]:
-    """The host, and a site for each backend and scope with candidates of it: a region lies within
-    one scope, and is launched in each of its executions."""
-    keys = {_site_key(candidates, item.candidate) for item in priced}
-    sites: dict[_SiteKey, Site] = {(HOST_BACKEND, None): Site(HOST_BACKEND)}
+    """The host, and a site for each backend, scope and blocks of rows with candidates of them: a
+    region lies within one scope, and is launched in each of its executions, for each block."""
+    keys = dict.fromkeys(_site_key(candidates, item.candidate) for item in priced)
+    sites: dict[_SiteKey, Site] = {(HOST_BACKEND, None, None): Site(HOST_BACKEND)}
     for scope in candidates.scopes:
         for backend in backends:
-            limits, key = backend.limits, (backend.name, scope)
-            if scope.parent is None or key in keys:
-                sites[key] = Site(
+            limits, here = backend.limits, (backend.name, scope)
+            blocks = [key[2] for key in keys if key[:2] == here]
+            for rows in dict.fromkeys([*([None] if scope.parent is None else []), *blocks]):
+                seconds = limits.launch_seconds * (1 if rows is None else rows.calls)
+                sites[*here, rows] = Site(
                     backend.name,
-                    scope.executions.count * (limits.launch_seconds + host_seconds),
-                    forms.index(form_of(limits)),
+                    scope.executions.count * (seconds + host_seconds),
+                    forms.index(form_of(limits, rows)),
                     limits.memory_bytes,
                     "" if limits.space == HOST_SPACE else limits.space,
                 )
     return sites
 
 
-def form_of(limits: Limits) -> Form:
-    """The form of values on a device."""
-    return limits.space, limits.layout, limits.dtype
+def form_of(limits: Limits, rows: Rows | None = None) -> Form:
+    """The form of values on a device. Regions in blocks of rows read and write the host's memory,
+    so that they pass no values to others in that of the device."""
+    is_apart = rows is not None and limits.space != HOST_SPACE
+    space = f"{limits.space} in blocks of {rows}" if is_apart else limits.space
+    return space, limits.layout, limits.dtype
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,13 @@
     region onednn 0.0201 measured
       conv1+bn1+relu
       layer1.0.conv1
+    region npu 0.0004 declared rows 32
+      head.fc
     rest host
 
 A node is named by its ONNX name if that is unique, else by its first result. Nodes in no region run
-on the host. A name with unprintable characters is written as a JSON string.
+on the host; `rows` are those of a block, of a region that runs in blocks (`byoc/rows.py`). A name
+with unprintable characters is written as a JSON string.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from typing import Any
 from graft.base.errors import ParseError, UserError
 from graft.base.names import quoted
 from graft.byoc.problem import PROVEN
+from graft.byoc.rows import NO_ROWS
 from graft.byoc.scopes import Counted, Executions, Scope, all_nodes, nodes_in_order, scopes_of
 from graft.ir.graph import Graph, Node
 from graft.ir.printer import to_text
@@ -42,6 +46,7 @@ class PlannedRegion:
     nodes: tuple[str, ...]
     seconds: float = 0.0
     source: str = ""
+    rows: int = 0  # of a block, if it runs in blocks
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,9 @@ class Plan:
             for name, one in self.bodies.items()
         ]
         for region in self.regions:
-            lines.append(f"region {region.backend} {region.seconds:.6g} {region.source or '-'}")
+            rows = f" rows {region.rows}" if region.rows else ""
+            source = f"{region.source or '-'}{rows}"
+            lines.append(f"region {region.backend} {region.seconds:.6g} {source}")
             lines += [f"  {_written(name)}" for name in region.nodes]
         return "\n".join([*lines, "rest host", ""])
 
@@ -121,8 +128,12 @@ def _parsed(line: str, plan: Plan) -> dict[str, Any]:
             return {"alternatives": {**plan.alternatives, name: float(seconds)}}
         case ["measured", name, seconds]:
             return {"measured": {**plan.measured, name: float(seconds)}}
-        case ["region", backend, seconds, source]:
-            region = PlannedRegion(backend, (), float(seconds), "" if source == "-" else source)
+        case ["region", backend, seconds, source, *rest]:
+            if rest and rest[0] != "rows":
+                raise ValueError(line)
+            source = "" if source == "-" else source
+            rows = int(rest[1]) if rest else 0
+            region = PlannedRegion(backend, (), float(seconds), source, rows)
             return {"regions": (*plan.regions, region)}
         case ["rest", "host"]:
             return {}
@@ -191,6 +202,13 @@ def regions_of(
     return result
 
 
+def rows_of(plan: Plan, graph: Graph) -> dict[Node, int]:
+    """The rows of a block, by node, for the plan's regions that run in blocks."""
+    by_name = {name: node for node, name in node_names(graph).items()}
+    in_rows = [region for region in plan.regions if region.rows]
+    return {_named(name, by_name): region.rows for region in in_rows for name in region.nodes}
+
+
 def _named(name: str, by_name: Mapping[str, Node]) -> Node:
     if name not in by_name:
         raise UserError(f"the plan names '{name}', which is no node of the model")
@@ -202,11 +220,14 @@ def plan_from(
     versions: Mapping[str, str],
     regions: Sequence[tuple[str, Sequence[Node], float, str]],
     scopes: Sequence[Scope] = (),
+    rows: Mapping[Node, int] = NO_ROWS,
 ) -> Plan:
-    """A plan with regions of these nodes, times and price sources."""
+    """A plan with regions of these nodes, times and price sources; `rows` as in `outline`."""
     names = node_names(graph)
     planned = tuple(
-        PlannedRegion(backend, tuple(names[node] for node in nodes), seconds, source)
+        PlannedRegion(
+            backend, tuple(names[node] for node in nodes), seconds, source, rows.get(nodes[0], 0)
+        )
         for backend, nodes, seconds, source in regions
     )
     backends = {region.backend for region in planned}

@@ -74,8 +74,8 @@ def price_all(candidates: Candidates, backends: Sequence[Backend], pricing: Pric
     prices: dict[Candidate, Cost] = {}
     failures: dict[Candidate, str] = {}
     for number, candidate in enumerate(candidates.candidates):
-        region = candidates.region(candidate.nodes)
-        count = candidates.scope_of[candidate.nodes[0]].executions.count
+        region = candidates.region(candidate.nodes, candidate.rows)
+        count = candidates.executions(candidate.nodes[0], candidate.rows)
         if candidate.backend == HOST_BACKEND:
             is_open = not candidates.open_nodes.isdisjoint(candidate.nodes)
             once = _ENTERING if is_open else _on_host(candidate, region, groups, pricing)

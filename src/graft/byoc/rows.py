@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from graft.base.dims import AnyDim, symbol, symbols_of
-from graft.base.errors import GraftError
+from graft.base.errors import GraftError, UserError
 from graft.byoc.formats.operands import late_attribute
 from graft.byoc.region import region_graph
 from graft.byoc.sizes import number
@@ -27,6 +28,7 @@ from graft.loop.simplify import simplify
 from graft.loop.tensor import Reduce, Tensor, in_order, placeholder
 from graft.loop.traverse import children
 from graft.ops.expression import Table, Unexpressed, express
+from graft.runtime.row_blocks import Blocks
 
 # Operators without an expression, or whose expression hides that rows stay rows: the operands that
 # may have the rows.
@@ -41,6 +43,7 @@ _ROW_OPERANDS: Mapping[str, tuple[int, ...]] = {
 # Numbers of rows on which expressions are compared: what depends on their number differs.
 _TRIALS = (97, 101)
 _ROWS = "rows"  # the symbol of a region's own
+NO_ROWS: Mapping[Node, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,20 @@ def row_extent(node: Node) -> AnyDim | None:
     return None
 
 
+def extent_of(nodes: Sequence[Node], outputs: Sequence[Value]) -> AnyDim:
+    """The extent along which a region of these nodes can run in blocks; an error if it cannot.
+
+    Nodes that read constants only may be among them: weights of quantised layers."""
+    extents = {node: row_extent(node) for node in nodes}
+    found = {extent for extent in extents.values() if extent is not None}
+    static = (one for node, extent in extents.items() if extent is None for one in node.outputs)
+    if len(found) == 1 and all(has_rows(value, *found) is False for value in static):
+        (extent,) = found
+        if all(has_rows(value, extent) for value in outputs):
+            return extent
+    raise UserError(f"a region with %{nodes[-1].output.name} cannot run in blocks of rows")
+
+
 def has_rows(value: Value, extent: AnyDim) -> bool | None:
     """Whether a tensor has these rows; None if it depends on their number in another way."""
     type_ = value.type
@@ -87,6 +104,17 @@ def own_rows(region: Graph, extent: AnyDim) -> Graph:
     """A region whose rows are a symbol of its own, which its inputs bind: the graph around it may
     know their number as an expression only."""
     return with_rows(region, extent, symbol(_ROWS))
+
+
+def one_block(body: Graph, rows: int) -> Graph:
+    """The body of a region with rows of its own, for one block."""
+    return with_rows(body, symbol(_ROWS), rows)
+
+
+def blocks_of(body: Graph, rows: int) -> Blocks | None:
+    """How runs of such a body are cut into blocks; None without rows."""
+    whole = (index for index, value in enumerate(body.inputs) if value.tensor.is_static)
+    return Blocks(rows, tuple(whole)) if rows else None
 
 
 def block_of_rows(
@@ -182,14 +210,14 @@ def _signature(tensor: Tensor, having: set[str]) -> list[object] | None:
     depends on others, or on its number."""
     if isinstance(tensor, Table):
         return None if tensor.name in having else [tensor.name, tensor.array.tobytes()]
-    if tensor.body is None:
-        return [tensor.name]
-    body, roots = tensor.body, [tensor.body]
+    body, roots = tensor.body, list[Expr]()
     result: list[object] = [tensor.name]
     if isinstance(body, Reduce):
-        roots = [body.body, body.initial, *(extent for _, extent in body.axes)]
+        roots += [body.body, body.initial, *(extent for _, extent in body.axes)]
         result += [body.kind, *(axis for axis, _ in body.axes)]
-    row = tensor.axes[0] if tensor.name in having else None
+    elif body is not None:
+        roots.append(body)
+    row = tensor.axes[0] if tensor.axes and tensor.name in having else None
     for expr in _walk(roots, having, row):
         if expr is None or expr == row:
             return None

@@ -10,13 +10,22 @@ from collections.abc import Mapping, Sequence
 
 from graft.byoc.candidates import Candidate, find_candidates
 from graft.byoc.contract import Backend
+from graft.byoc.region import borders
+from graft.byoc.rows import Rows, block_of_rows, extent_of
 from graft.ir.graph import Graph, Node
 
 _MOST_STEPS = 10_000  # pieces that are tried where they overlap
 
 
-def halves(graph: Graph, nodes: Sequence[Node], backend: Backend) -> list[list[Node]]:
-    """Two parts with about as many candidates each; empty for a single candidate."""
+def halves(
+    graph: Graph, nodes: Sequence[Node], backend: Backend, rows: int = 0
+) -> list[list[Node]]:
+    """Two parts with about as many candidates each; empty for a single candidate. `rows` are those
+    of a block, if the region runs in blocks."""
+    if rows:
+        extent = extent_of(nodes, borders(nodes, graph)[1])
+        graph, origin = block_of_rows(nodes, graph, Rows(extent, rows))
+        return [[origin[node] for node in part] for part in halves(graph, list(origin), backend)]
     pieces = [piece.nodes for piece in pieces_of(graph, nodes, backend)]
     if len(pieces) < 2 or sum(map(len, pieces)) < len(nodes):
         return []

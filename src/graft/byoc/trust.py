@@ -21,12 +21,14 @@ from graft.byoc.contract import Backend, Runner
 from graft.byoc.measure import bounded
 from graft.byoc.probe import Probe, Sizes, poisoned_outputs, probe, probes
 from graft.byoc.region import region_hash
+from graft.byoc.rows import blocks_of, one_block
 from graft.byoc.sizes import node_work
 from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Node
 from graft.ir.types import TensorType
 from graft.runtime.regions import deliver
+from graft.runtime.row_blocks import Blocks, in_blocks
 from graft.runtime.spaces import with_transfers
 
 T = TypeVar("T")
@@ -45,6 +47,7 @@ class CompiledRegion:
     blob: bytes
     runner: Runner
     nodes: tuple[Node, ...] = ()  # of the graph; the body has more where values change their form
+    blocks: Blocks | None = None  # of rows, in which the code runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class RegionCompiler:
         """The code for a region node, which stands for these nodes of the graph, or why it
         failed."""
         body: Graph = node.attrs.body
-        key = f"{backend.name} {region_hash(body)}"
+        key = f"{backend.name} {node.attrs.rows} {region_hash(body)}"
         if key not in self._outcomes:
             self._outcomes[key] = self._silent.get(backend.name) or self._attempt(
                 node, backend, key
@@ -98,9 +101,11 @@ class RegionCompiler:
         if unknown:
             return Failure(f"the shape of its result {unknown} depends on the data")
         try:
-            blob = self._bounded(backend, lambda: backend.code(body), "compile")
+            fixed = one_block(body, node.attrs.rows) if node.attrs.rows else body
+            blob = self._bounded(backend, lambda: backend.code(fixed), "compile")
             loading = partial(backend.loaded, blob, self._threads)
-            runner = self._bounded(backend, loading, "load")
+            blocks = blocks_of(body, node.attrs.rows)
+            runner = in_blocks(self._bounded(backend, loading, "load"), blocks)
             problem = self._difference(body, backend, runner) if self._check else ""
         except GraftError as error:
             return Failure(error.message)
@@ -108,7 +113,7 @@ class RegionCompiler:
             return Failure(described(error), not isinstance(error, TimeoutError))
         if problem:
             return Failure(problem)
-        return CompiledRegion(node.attrs.label, backend, body, key, blob, runner)
+        return CompiledRegion(node.attrs.label, backend, body, key, blob, runner, (), blocks)
 
     def _bounded(self, backend: Backend, task: Callable[[], T], what: str) -> T:
         try:

@@ -305,7 +305,11 @@ class CompositeAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class RegionAttrs(CompositeAttrs):
+    """`rows`: run by code for blocks of so many rows, along the symbol of its body (0: it is
+    not)."""
+
     backend: str = ""
+    rows: int = 0
 
 
 def _composite_type(attrs: CompositeAttrs, *types: Type) -> tuple[Type, ...]:

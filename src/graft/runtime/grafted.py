@@ -19,6 +19,7 @@ from graft.runtime.incidents import Fault
 from graft.runtime.isolation import IsolatedRunner
 from graft.runtime.loaders import Loader, announced, check_loader, load_for
 from graft.runtime.regions import Region
+from graft.runtime.row_blocks import Blocks, in_blocks
 from graft.runtime.spaces import Runner
 from graft.runtime.supervise import within
 from graft.runtime.worker import Message, Worker, keep_runner
@@ -31,7 +32,8 @@ ArtifactRunner = Callable[[memoryview, int | None], Runner]
 
 @dataclass(frozen=True, slots=True)
 class StoredRegion:
-    """A region as a file describes it; `code` and `host` name blobs, `host` may be empty."""
+    """A region as a file describes it; `code` and `host` name blobs, `host` may be empty. Code for
+    blocks of `rows` (0: it is not) reads the inputs `whole` in each block."""
 
     label: str
     backend: str
@@ -41,6 +43,13 @@ class StoredRegion:
     code: str
     host: str = ""
     isolation: str = "none"
+    rows: int = 0
+    whole: Sequence[int] = ()
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The blocks in which the code runs, if it does."""
+        return Blocks(self.rows, tuple(self.whole)) if self.rows else None
 
 
 def region_blobs(
@@ -196,6 +205,9 @@ class _Loader:
         return self._runners[stored.code]
 
     def _load(self, stored: StoredRegion, seconds: float) -> Runner:
+        return in_blocks(self._code(stored, seconds), stored.blocks)
+
+    def _code(self, stored: StoredRegion, seconds: float) -> Runner:
         code = bytes(self._blobs[stored.code])
         if stored.isolation == "none":
             return load_code(stored.backend, stored.version, code, self._threads)

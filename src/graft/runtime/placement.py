@@ -14,7 +14,8 @@ BLOB = "placement"  # under which a file holds it
 class PlacedRegion:
     """What one backend runs as one region: values that its nodes make, and multiply-accumulates in
     an inference. `body` is the body of a branch, loop or scan that it lies in, and `executions` how
-    often that was expected to run when the region was priced."""
+    often that was expected to run when the region was priced; `rows` are those of a block, if it
+    runs in blocks."""
 
     label: str
     backend: str
@@ -22,6 +23,7 @@ class PlacedRegion:
     macs: int = 0
     body: str = ""
     executions: float = 1.0
+    rows: int = 0
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,6 @@ class Region:
         self._with_transfers = with_transfers(runner)
         self.keeps_deadlines = bool(getattr(runner, "keeps_deadlines", False))
         self.simulated, self.rounding = is_simulated(runner), rounding_of(runner)
-        if self.simulated:
-            self._modelled = TimeSpent(0.0, runner.launch_seconds, runner.seconds, simulated=True)
 
     @property
     def open(self) -> bool:
@@ -139,7 +137,7 @@ class Region:
             deliver(results, outputs, self.name)
             copying = time.perf_counter() - end
         if self.simulated:
-            return self._modelled
+            return _modelled(self.runner, outputs)
         return TimeSpent(copying, 0.0, end - start)
 
     def compute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> TimeSpent:
@@ -189,6 +187,12 @@ def deliver(results: Sequence[Array] | None, outputs: Sequence[Array], name: str
                 f"result {index} of '{name}' is {array_type(array)} instead of {array_type(buffer)}"
             )
         buffer[...] = array
+
+
+def _modelled(runner: Any, outputs: Sequence[Any]) -> TimeSpent:
+    """The time of a run by the model of a simulated device."""
+    calls = runner.calls(outputs) if hasattr(runner, "calls") else 1
+    return TimeSpent(0.0, calls * runner.launch_seconds, calls * runner.seconds, simulated=True)
 
 
 def _handed_over(operand: Any) -> Any:

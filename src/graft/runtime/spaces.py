@@ -133,8 +133,9 @@ def device_of(runner: Runner) -> Device | None:
 
 
 def is_simulated(runner: Runner) -> bool:
-    """Whether the times of a runner are a model's: its `seconds`, its `launch_seconds`, and
-    `transfer_seconds` of its device for so many bytes."""
+    """Whether the times of a runner are a model's: its `seconds`, its `launch_seconds`, how often
+    it spends these (`calls` of the outputs, if it has that), and `transfer_seconds` of its device
+    for so many bytes."""
     return bool(getattr(runner, "simulated", False))
 
 
