@@ -82,6 +82,22 @@ def test_an_onnx_node_that_became_two(model: str, capsys: pytest.CaptureFixture[
     assert "of ONNX's  first/Conv, as %" in text
 
 
+def test_blocks_of_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, compiled = tmp_path / "batches.onnx", tmp_path / "batches.graft"
+    batches = network()
+    for value in (*batches.graph.input, *batches.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(batches, path)
+    text = told(capsys, str(path), *PLACED)
+    region = next(line for line in text.splitlines() if line.startswith("  simnpu_0"))
+    assert "  in blocks of 2 rows: first/Conv" in region
+    text = told(capsys, str(path), *PLACED, "--node", "first/Conv")
+    assert "runs on    simnpu, in simnpu_0, in blocks of 2 rows\n" in text
+    assert "in blocks of 2 rows" in text.split("Alternatives")[1]
+    graft.compile(path, "simnpu", pins=["first/Conv=simnpu"]).save(compiled)
+    assert "simnpu_0 in blocks of 2 rows" in told(capsys, str(compiled))
+
+
 def test_bodies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "loop.onnx"
     onnx.save(body_models.model(body_models.LOOP), path)

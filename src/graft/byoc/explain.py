@@ -27,7 +27,8 @@ _MOST_OBSTACLES = 10
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A candidate that contains the node: its price, and the source of that."""
+    """A candidate that contains the node: its price, and the source of that; `rows` are those of a
+    block, if it runs in blocks."""
 
     backend: str
     pattern: str
@@ -35,6 +36,7 @@ class Alternative:
     seconds: float
     source: str
     chosen: bool
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class RegionFacts:
     output_bytes: int
     body: str
     executions: float
+    rows: int  # of a block, if it runs in blocks
 
     @property
     def seconds(self) -> float:
@@ -259,6 +262,7 @@ class _View:
             seconds=cost.seconds,
             source=self._source(candidate.backend, cost),
             chosen=candidate in self.chosen,
+            rows=0 if candidate.rows is None else candidate.rows.block,
         )
 
     def _source(self, backend: str, cost: Cost) -> str:
@@ -287,6 +291,7 @@ class _View:
                 output_bytes=sum(map(value_bytes, outputs)),
                 body=scope.name,
                 executions=scope.executions.count,
+                rows=self._alternative(placement.priced[options[0]].candidate).rows,
             )
 
     def bodies(self) -> Iterator[BodyFacts]:

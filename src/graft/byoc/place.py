@@ -62,10 +62,11 @@ def placement_of(
         for candidate in candidates.candidates
         if candidate in prices
     )
-    rows = dict.fromkeys(item.candidate.rows for item in priced if item.candidate.rows)
-    pairs = [(one, form_of(one.limits, own)) for own in (None, *rows) for one in backends]
-    limits_by_form = {form: one.limits for one, form in reversed(pairs)}
-    forms = list(dict.fromkeys([_HOST_FORM, *(form for _, form in pairs)]))
+    by_rows = {item.candidate.backend for item in priced if item.candidate.rows}
+    pairs = [(one.limits, False) for one in backends]
+    pairs += [(one.limits, True) for one in backends if one.name in by_rows]
+    limits_by_form = {form_of(*pair): pair[0] for pair in reversed(pairs)}
+    forms = list(dict.fromkeys([_HOST_FORM, *(form_of(*pair) for pair in pairs)]))
     sites = _sites(candidates, priced, backends, forms, host.launch_seconds)
     site_index = {key: index for index, key in enumerate(sites)}
     options = tuple(
@@ -117,18 +118,18 @@ def _sites(
                 sites[*here, rows] = Site(
                     backend.name,
                     scope.executions.count * (seconds + host_seconds),
-                    forms.index(form_of(limits, rows)),
+                    forms.index(form_of(limits, rows is not None)),
                     limits.memory_bytes,
                     "" if limits.space == HOST_SPACE else limits.space,
                 )
     return sites
 
 
-def form_of(limits: Limits, rows: Rows | None = None) -> Form:
+def form_of(limits: Limits, in_blocks: bool = False) -> Form:
     """The form of values on a device. Regions in blocks of rows read and write the host's memory,
     so that they pass no values to others in that of the device."""
-    is_apart = rows is not None and limits.space != HOST_SPACE
-    space = f"{limits.space} in blocks of {rows}" if is_apart else limits.space
+    is_apart = in_blocks and limits.space != HOST_SPACE
+    space = f"{limits.space} in blocks" if is_apart else limits.space
     return space, limits.layout, limits.dtype
 
 

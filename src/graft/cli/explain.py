@@ -16,7 +16,7 @@ from graft.base.progress import Progress, Stage
 from graft.base.quantities import counted, number, size_text
 from graft.byoc.contract import HOST_BACKEND
 from graft.byoc.executable import Settings
-from graft.byoc.explain import Explanation, NodeFacts, explain
+from graft.byoc.explain import Explanation, NodeFacts, RegionFacts, explain
 from graft.byoc.explain_html import to_html
 from graft.byoc.explain_words import (
     SIMULATED,
@@ -54,6 +54,7 @@ from graft.cli.report import (
     paragraph,
     print_json,
     print_lines,
+    rows_text,
     section,
     table,
 )
@@ -319,16 +320,23 @@ def _regions(explained: Explanation) -> list[Block]:
             size_text(region.output_bytes),
             time_text(region.seconds),
             region.source,
-            f"in {region.body}: {names}" if region.body else names,
+            f"{'; '.join(where)}: {names}" if where else names,
         )
         for region in explained.regions[:_MOST_REGIONS]
         for names in [_names(explained, region.label)]
+        for where in [_where(region)]
     ]
     lines = table(rows, header, right=range(1, 6))
     if len(explained.regions) > _MOST_REGIONS:
         left = len(explained.regions) - _MOST_REGIONS
         lines.append(f"and {counted(left, 'more region')}, which --json and --html show")
     return lines
+
+
+def _where(region: RegionFacts) -> list[str]:
+    """The body that a region lies in, and its blocks, as far as it has them."""
+    parts = (region.body and f"in {region.body}", rows_text(region.rows))
+    return [part for part in parts if part]
 
 
 _MOST_BODIES = 20
@@ -367,7 +375,10 @@ def node_lines(
 ) -> Iterator[Block]:
     """The report on one node."""
     yield node.name
-    where = f"{node.backend}, in {node.region}" if node.region else node.backend
+    regions = [one for one in explained.regions if one.label == node.region]
+    inside = [f"in {one.label}" for one in regions]
+    blocks = [text for one in regions if (text := rows_text(one.rows))]
+    where = ", ".join([node.backend, *inside, *blocks])
     fallback = next((one for one in evaluated if one.name in node.outputs), None)
     if fallback is not None:
         where = f"the reference evaluator: {fallback.reason}"
@@ -388,13 +399,14 @@ def node_lines(
     options = [
         (
             alternative.backend,
-            shortened(alternative.pattern, _LONGEST_NAME),
+            " ".join(filter(None, (pattern, rows_text(alternative.rows)))),
             number(alternative.nodes),
             time_text(alternative.seconds, is_simulated(explained, alternative.backend)),
             alternative.source,
             styled("chosen", GOOD) if alternative.chosen else "",
         )
         for alternative in node.alternatives
+        for pattern in [shortened(alternative.pattern, _LONGEST_NAME)]
     ]
     yield from section("Alternatives", table(options, header, right=(2, 3)))
     if node.refusals:

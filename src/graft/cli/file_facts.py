@@ -12,7 +12,7 @@ from typing import Any
 from graft.base.dims import Dim
 from graft.base.errors import UserError
 from graft.base.quantities import counted, number, size_text
-from graft.cli.report import Block, Indented, dim_text, section, table
+from graft.cli.report import Block, Indented, dim_text, rows_text, section, table
 from graft.cli.runnable import type_of
 from graft.program import instructions as p
 from graft.program.program import Program, arena_bytes, segment_arena
@@ -300,6 +300,7 @@ def _region_rows(facts: FileFacts) -> Iterator[tuple[str, ...]]:
             )
             label = f"{variant} {region['label']}".strip()
             label += f" in {region['body']}" if region.get("body") else ""
+            label += f" {rows_text(region['rows'])}" if region.get("rows") else ""
             yield label, backend, number(len(region["nodes"])), number(region["macs"]), fallback
 
 

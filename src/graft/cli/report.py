@@ -235,6 +235,11 @@ def graph_size(graph: Graph) -> str:
     return f"{counted(len(graph.nodes), 'node')}{note}"
 
 
+def rows_text(rows: int) -> str:
+    """How a region runs on symbolic rows; empty if it does not run in blocks of them."""
+    return f"in blocks of {counted(rows, 'row')}" if rows else ""
+
+
 def pass_line(report: PassReport) -> str:
     """The effect of a pass."""
     if report.changed:
