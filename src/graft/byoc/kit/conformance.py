@@ -142,6 +142,7 @@ class _Tally:
     failures: list[Failure] = field(default_factory=list)
     dtypes: set[str] = field(default_factory=set)
     symbolic: int = 0
+    blocks: int = 0
 
     @property
     def clean(self) -> bool:
@@ -164,7 +165,8 @@ class _Tally:
             return outcome
         self.accepted += 1
         self.dtypes.update(str(value.dtype) for value in (*graph.inputs, *graph.outputs))
-        self.symbolic += bool(graph.input_symbols)
+        self.blocks += outcome.in_blocks
+        self.symbolic += bool(graph.input_symbols) and not outcome.in_blocks
         if outcome.failed:
             self.fail(graph, outcome)
         return outcome
@@ -191,9 +193,8 @@ class _Tally:
 
     def report(self) -> PatternReport:
         dtypes = tuple(sorted(self.dtypes))
-        return PatternReport(
-            self.name, self.tried, self.accepted, self.refused, dtypes, self.symbolic
-        )
+        counts = self.tried, self.accepted, self.refused
+        return PatternReport(self.name, *counts, dtypes, self.symbolic, self.blocks)
 
 
 def _kind(reason: str) -> str:

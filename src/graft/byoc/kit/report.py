@@ -40,6 +40,7 @@ class PatternReport:
     refused: Counter[str] = field(default_factory=Counter)
     dtypes: tuple[str, ...] = ()  # of inputs and results of what was accepted
     symbolic: int = 0  # accepted graphs that had an axis of unknown extent
+    blocks: int = 0  # accepted in blocks of rows, as many as are known at run time only
 
     @property
     def tested(self) -> bool:
@@ -109,4 +110,5 @@ def _counts(pattern: PatternReport) -> dict[str, Any]:
         "refused": dict(pattern.refused.most_common()),
         "dtypes": list(pattern.dtypes),
         "symbolic": pattern.symbolic,
+        "blocks": pattern.blocks,
     }

@@ -2,7 +2,8 @@
 
 A graph that the backend accepts has to compile, load, run, and equal the reference. Inputs must
 neither be written nor kept, and results must not change from call to call; a thorough trial also
-calls from several threads, and compiles twice.
+calls from several threads, and compiles twice. A graph of symbolic rows that the backend does not
+take as it is, is tried in blocks of rows, as the compiler would run it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -26,11 +27,21 @@ from graft.byoc.contract import Backend, Cost, Runner, declared
 from graft.byoc.discover import is_announced
 from graft.byoc.isolate import backend_of, pack_graph, reference_of, unpack_graph
 from graft.byoc.measure import DEADLINE
-from graft.byoc.probe import Probe, evaluate_a_step_off, evaluate_nearby, poisoned_outputs, probes
+from graft.byoc.probe import (
+    Kind,
+    Probe,
+    evaluate_a_step_off,
+    evaluate_nearby,
+    poisoned_outputs,
+    probe,
+    probes,
+)
+from graft.byoc.rows import Rows, blocks_of, extent_of, with_rows
 from graft.byoc.tolerance import difference
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.runtime.regions import deliver
+from graft.runtime.row_blocks import in_blocks
 from graft.runtime.worker import Message, Worker
 
 T = TypeVar("T")
@@ -43,16 +54,18 @@ _JUMPS = frozenset(
     )
 )
 _THREADS = 3
+_ROWS = 4  # of a block
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """`refused`: why the graph was not accepted; `failed`: what went wrong; both empty: it
-    passed."""
+    passed. `in_blocks`: it was tried in blocks of rows."""
 
     refused: str = ""
     failed: str = ""
     useless: bool = False  # the reference has no answer, or the pattern does not match
+    in_blocks: bool = False
 
 
 def attempt(
@@ -102,7 +115,7 @@ def _tried(message: Message) -> Message:
     else:
         backend = backend_of(*reference)
     outcome = _attempt(graph, backend, pattern, thorough)
-    return Message([outcome.refused, outcome.failed, outcome.useless])
+    return Message([outcome.refused, outcome.failed, outcome.useless, outcome.in_blocks])
 
 
 def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Outcome:
@@ -110,16 +123,39 @@ def _attempt(graph: Graph, backend: Backend, pattern: str, thorough: bool) -> Ou
         refused = _refusal(graph, backend, pattern)
     except BackendError as error:
         return Outcome(failed=error.message)
-    if refused:
+    rows = _rows(graph) if refused else None
+    if refused and (rows is None or _refusal(_one_block(graph, rows), backend, pattern)):
         return Outcome(refused=refused)
     graph = wished(graph, backend.limits)  # as the compiler would hand it over
     rounding = backend.limits.rounding
-    attempts = (_case(graph, probe, rounding) for probe in probes(graph))
+    inputs = probes(graph) if rows is None else _row_probes(graph)
+    attempts = (_case(graph, one, rounding) for one in inputs)
     cases = [case for case in attempts if case is not None]
     if not cases:
         return Outcome(useless=True)
     with np.errstate(all="ignore"):
-        return Outcome(failed=_failure(graph, backend, cases, thorough))
+        failed = _failure(graph, backend, cases, thorough, rows)
+    return Outcome(failed=failed, in_blocks=rows is not None)
+
+
+def _rows(graph: Graph) -> Rows | None:
+    """The blocks in which a graph can run; None if it cannot."""
+    try:
+        return Rows(extent_of(placeable(graph), graph.outputs), _ROWS)
+    except UserError:
+        return None
+
+
+def _one_block(graph: Graph, rows: Rows) -> Graph:
+    return with_rows(graph, rows.extent, rows.block)
+
+
+def _row_probes(graph: Graph) -> Iterator[Probe]:
+    """Inputs of no rows, some, and of several blocks."""
+    (symbol,) = graph.input_symbols
+    for seed, count in enumerate((_ROWS, 0, 1, _ROWS - 1, _ROWS + 1, 2 * _ROWS + 3)):
+        for number, kind in enumerate(Kind):
+            yield probe(graph, kind, {symbol: count}, 2 * seed + number)
 
 
 @dataclass(frozen=True)
@@ -203,14 +239,22 @@ def _settled(probe: Probe) -> Probe:
     return replace(probe, inputs=whole, nearby=whole)
 
 
-def _failure(graph: Graph, backend: Backend, cases: Sequence[_Case], thorough: bool) -> str:
+def _failure(
+    graph: Graph, backend: Backend, cases: Sequence[_Case], thorough: bool, rows: Rows | None
+) -> str:
+    compiled = graph if rows is None else _one_block(graph, rows)
+    blocks = None if rows is None else blocks_of(graph, rows.block)
+
+    def make_runner() -> Runner:
+        return in_blocks(backend.runner(compiled), blocks)
+
     try:
-        _stage("be priced", lambda: _check_price(declared(backend, graph)))
-        runner = _stage("compile or load", lambda: backend.runner(graph))
+        _stage("be priced", lambda: _check_price(declared(backend, compiled)))
+        runner = _stage("compile or load", make_runner)
         problem = _calls(graph, runner, cases)
         if not problem and thorough:
             problem = _threads(graph, runner, cases)
-            again = _stage("compile a second time", lambda: backend.runner(graph))
+            again = _stage("compile a second time", make_runner)
             problem = problem or _prefix("compiled a second time, ", _calls(graph, again, cases))
     except _StageError as error:
         return str(error)

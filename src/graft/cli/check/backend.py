@@ -129,5 +129,6 @@ def _row(pattern: PatternReport) -> tuple[str, ...]:
         counted_reasons.append(f"and {more}: --json lists them")
     reasons = "; ".join(counted_reasons)
     total, accepted = number(pattern.tried), number(pattern.accepted)
-    kinds = ", ".join([*pattern.dtypes, *(["symbolic"] if pattern.symbolic else [])])
+    forms = {"symbolic": pattern.symbolic, "blocks of rows": pattern.blocks}
+    kinds = ", ".join([*pattern.dtypes, *(form for form, count in forms.items() if count)])
     return pattern.name, accepted, "of", total, "accepted", kinds and f"({kinds})", reasons
