@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import parser
 from tests.byoc.fakes import Fake
 from tests.byoc.test_transfers import Counting, Far
 
@@ -248,6 +249,40 @@ def test_a_plan_is_replayed(backend: Fixed, tmp_path: Path) -> None:
     backend.seen.clear()
     check(again, graph, network_inputs(9))
     assert backend.seen == [(4, 3, 9, 7)] * 3
+
+
+BODIES = """<ir_version: 10, opset_import: ["": 21]>
+net (bool go, float[n, 3] x, int64 trip) => (float[n, 3] y, float[n, 3] z) {
+    e = Relu (x)
+    y = If (go) <
+        then_branch = one () => (float[n, 3] t) { t0 = Exp (e)  t = Softmax <axis = -1> (t0) },
+        else_branch = other () => (float[n, 3] f) { f = Relu (e) }>
+    cond = Constant <value = bool {1}> ()
+    z = Loop (trip, cond, x) <body = step (int64 i, bool c, float[m, 3] s)
+        => (bool c2, float[m, 3] s2) {
+        c2 = Identity (c)
+        s1 = Exp (s)
+        s2 = Softmax <axis = -1> (s1)
+    }>
+}"""
+
+
+def test_bodies(backend: Fixed) -> None:
+    model = parser.parse_model(BODIES)
+    module = graft.compile(model, "fixed", pins=["t=fixed", "s1=fixed", "s2=fixed"])
+    assert sorted(r.body for r in module.placement.regions if r.rows) == [
+        "If_1/then_branch",
+        "Loop_3/body",
+    ]
+    host = graft.compile(model)
+    for n in (0, 1, 200):
+        x = network_inputs(n)[0][:, :, 0, 0]
+        for go in (True, False):
+            feeds = {"go": np.array(go), "x": x, "trip": np.array(3)}
+            for result, expected in zip(
+                module.run(None, feeds), host.run(None, feeds), strict=True
+            ):
+                np.testing.assert_allclose(result, expected, rtol=2e-5)
 
 
 def test_rows_that_depend_on_each_other_stay_on_the_host(backend: Fixed) -> None:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from graft.base.dims import dim_min, symbol
+from graft.base.errors import GraftError
+from graft.byoc.kit.draw import Draw
+from graft.byoc.kit.recipes import RECIPES
+from graft.byoc.kit.synthesize import UnbuildableError, synthesize, with_symbols
+from graft.byoc.probe import Kind, probe, shape_at
 from graft.byoc.region import region_graph
-from graft.byoc.rows import Rows, block_of_rows, own_rows, row_extent
+from graft.byoc.rows import Rows, block_of_rows, blocks_of, own_rows, row_extent, with_rows
 from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph, Node
 from graft.ir.types import tensor
 from graft.ir.verify import verify
+from graft.rewrite.pattern import is_op
+from graft.runtime.row_blocks import BlockRunner, Blocks
 
 N = symbol("n")
 
@@ -135,3 +145,40 @@ def test_a_block_is_of_fixed_size(extent: Any) -> None:
 def test_expected_calls() -> None:
     assert [Rows(N, block).calls for block in (1, 32, 100, 128)] == [100, 4, 1, 1]
     assert Rows(dim_min(N, 60), 32).calls == 2
+
+
+def examples(op: str) -> Iterator[Graph]:
+    """Random calls of an operator with a symbolic axis."""
+    for number in range(12):
+        draw = Draw(f"{op} {number}", number < 3, None)
+        with contextlib.suppress(UnbuildableError):
+            yield with_symbols(synthesize([is_op(op)], draw), draw)
+
+
+@pytest.mark.parametrize("op", sorted(RECIPES))
+def test_blocks_of_random_calls_compute_the_same(op: str) -> None:
+    """Whatever counts as independent gives the same rows in blocks of two as at once."""
+    for graph in examples(op):
+        nodes = [node for node in graph.nodes if node.op.name != "constant"]
+        extent = row_extent(nodes[-1]) if len(nodes) == 1 else None
+        if extent is None:
+            continue
+        block = with_rows(graph, extent, 2)
+        runner = BlockRunner(partial(run, block), blocks_of(graph, 2) or Blocks(2))
+        for number, rows in enumerate((1, 5)):
+            inputs = probe(graph, Kind.ORDINARY, {"n": rows}, number).inputs
+            outputs = [np.empty(shape_at(v, {"n": rows}), v.dtype.numpy) for v in graph.outputs]
+            with np.errstate(all="ignore"):
+                try:
+                    expected = evaluate(graph, inputs)
+                except (GraftError, ValueError):
+                    continue
+                runner(inputs, outputs)
+            for result, one in zip(outputs, expected, strict=True):
+                np.testing.assert_allclose(
+                    result.astype(np.float64), np.asarray(one).astype(np.float64), rtol=1e-3
+                )
+
+
+def run(graph: Graph, inputs: Sequence[Any], _outputs: Sequence[Any]) -> list[Any]:
+    return [np.asarray(item) for item in evaluate(graph, inputs)]

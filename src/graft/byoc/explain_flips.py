@@ -202,10 +202,10 @@ def _with_free_launches(problem: Problem, own: Sequence[int]) -> Problem:
 
 
 def _with_free_transfers(problem: Problem, own: Sequence[int]) -> Problem:
-    form = problem.sites[own[0]].form
+    forms = {problem.sites[number].form for number in own}
 
     def free(times: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(0.0 if number == form else t for number, t in enumerate(times))
+        return tuple(0.0 if number in forms else t for number, t in enumerate(times))
 
     flows = tuple(replace(f, bring=free(f.bring), fetch=free(f.fetch)) for f in problem.flows)
     return replace(problem, flows=flows)
