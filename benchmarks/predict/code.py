@@ -14,13 +14,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import groupby
 
 from graft.target.machine import LINE_BYTES, Machine
 from graft.target.target import Target
 
 _ITERATIONS = 60
+# Instructions of an iteration of a loop around short ones. Where it has more, what overlaps at the
+# ends of the short ones is a small part: a core looks at 224 to 512 instructions at once.
+_LONGEST_TRACE, _TRACES = 2000, 12
+_PREDICTED_TRIPS = 32  # of a loop, whose end a core foresees: others end with a misprediction
 
 # Whose scheduling model stands for a machine, and how many instructions it dispatches in a cycle.
 # LLVM (19) gives Ice Lake and Sapphire Rapids one 512-bit multiply-add a cycle, lets sums of theirs
@@ -43,6 +48,7 @@ _UNFOLLOWED = ("call", "ret", "bl\t", "data16", "{", "lock")
 _LABEL = re.compile(r"^(\.LBB\d+_\d+|# %bb\.\d+|// %bb\.\d+):(?:\s*(?:#|//) %\"?([^\"\s]+)\"?)?")
 _FUNCTION = re.compile(r'^"?([A-Za-z_][\w.$]*)"?:')
 _HEADER = re.compile(r"=>\s*This (Inner )?Loop Header: Depth=(\d+)")
+_AROUND = re.compile(r"Parent Loop (BB\d+_\d+) Depth=")
 _INSIDE = re.compile(r"in Loop: Header=(BB\d+_\d+) Depth=(\d+)")
 _MEMORY_X86 = re.compile(r"\(%\w+|\(,%\w+|%rip\)")
 _SPILL = re.compile(r"\(%rsp\).*%[xyz]mm|%[xyz]mm.*\(%rsp\)|\b[qv]\d+.*\[sp")
@@ -70,13 +76,24 @@ _NARROW_STORE = re.compile(r"^v?mov\w+\t%(?!zmm)[\w]+, (-?\d*)(\(.*\))$")
 # repeated once in a cycle instead of twice, and `vscalefps` takes 3 cycles instead of 6 and goes on
 # twice in a cycle instead of once. Others take their places that behave as measured.
 _ZEN5 = (
+    (re.compile(r"^imulq\t(%\w+)$"), r"movq\t%rax, %rdx\nimulq\t\1, %rdx"),
     (re.compile(r"\{1to16\}"), "{1to8}"),
     (re.compile(r"^(vf\w+)ss\t(.*\), |)(?=%)"), r"\1ps\t\2"),
     (
         re.compile(r"^vextract[fi]\d+(?:x\d)?\t\$\d+, %ymm(\d+), %[xy]mm(\d+)$"),
         r"vaddps\t%ymm\1, %ymm\1, %ymm\2",
     ),
+    (
+        re.compile(r"^vinsert[fi]\d+(?:x\d)?\t\$\d+, %[xy]mm(\d+), (%ymm\d+), "),
+        r"vunpcklps\t%ymm\1, \2, ",
+    ),
     (re.compile(r"^vinsert([fi])\d+x\d\t"), r"vinsert\g<1>128\t"),
+    (
+        re.compile(
+            r"^v(?:perm[ti]2p[sd]|permp[sd]|perm[dq]|shuff\d+x\d)\t(?:\$\d+, )?(.*, .*, .*)$"
+        ),
+        r"vunpcklps\t\1",
+    ),
     (re.compile(r"^v(?:p?broadcast\w+)\t%xmm(\d+), %ymm(\d+)$"), r"vpermilps\t$0, %ymm\1, %ymm\2"),
     (
         re.compile(r"^vscalefps\t(.*), (%ymm\d+), (%ymm\d+)$"),
@@ -93,6 +110,7 @@ class AsmBlock:
     name: str  # of LLVM's block
     header: str = ""  # of the innermost loop around it
     innermost: bool = False  # whether no loop is inside of that one
+    outer: str = ""  # header of the loop around that one
     lines: list[str] = field(default_factory=list)
 
 
@@ -125,6 +143,16 @@ class Piece:
     lines: tuple[str, ...]
     runs: float
     is_loop: bool
+    header: str = ""  # of the innermost loop that it is in, or is
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The code that an iteration of a loop around innermost ones runs through."""
+
+    headers: frozenset[str]  # of the loops in it
+    lines: tuple[str, ...]
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -140,11 +168,13 @@ class PieceTime:
 
 def code_times(assembly: str, runs: Mapping[str, int], target: Target) -> list[PieceTime]:
     """The pieces of a kernel that ran, with the core's time for each."""
-    pieces = [piece for piece in _pieces(_blocks(assembly), runs) if piece.runs and piece.lines]
+    blocks = _blocks(assembly)
+    pieces = [piece for piece in _pieces(blocks, runs) if piece.runs and piece.lines]
     summaries = _summaries([piece.lines for piece in pieces], target)
-    return [
+    times = [
         _time(piece, *summary, target) for piece, summary in zip(pieces, summaries, strict=True)
     ]
+    return _as_traced(pieces, times, list(_traces(blocks, runs)), target)
 
 
 def code_bytes(assembly: str, target: Target) -> dict[str, int]:
@@ -181,6 +211,54 @@ def _time(piece: Piece, taken: float, throughput: float, target: Target) -> Piec
     return PieceTime(piece.blocks, cycles * piece.runs, limit, counts.times(piece.runs), spills)
 
 
+def _as_traced(
+    pieces: Sequence[Piece], times: Sequence[PieceTime], traces: Sequence[Trace], target: Target
+) -> list[PieceTime]:
+    """The times of pieces, where short loops have a loop around them by what an iteration of that
+    one takes as a whole.
+
+    Short loops do not overlap with themselves as endless ones do: they begin when the code before
+    has what they need, and what follows waits for them."""
+    changed = list(times)
+    summaries = _summaries([trace.lines for trace in traces], target, _TRACES)
+    for trace, (taken, _) in zip(traces, summaries, strict=True):
+        parts = [n for n, piece in enumerate(pieces) if piece.header in trace.headers]
+        apart = sum(times[n].cycles for n in parts)
+        factor = taken * trace.runs / apart
+        for n in parts:
+            least = _least_cycles(times[n].counts, target.machine)[1]
+            cycles = max(least, factor * times[n].cycles)
+            limit = "latency" if cycles > times[n].cycles * 1.05 else times[n].limit
+            changed[n] = replace(times[n], cycles=cycles, limit=limit)
+    return changed
+
+
+def _traces(blocks: Sequence[AsmBlock], runs: Mapping[str, int]) -> Iterator[Trace]:
+    """Iterations of loops around innermost ones, where they are short."""
+    first = {block.label: block for block in blocks}
+    outer = {block.header: block.outer for block in blocks if block.label == block.header}
+    for header in dict.fromkeys(outer.values()):
+        inner = {name for name, around in outer.items() if around == header}
+        times = runs.get(first[header].name, 0) if header in first else 0
+        if not times or not all(first[name].innermost for name in inner):
+            continue
+        trips = [runs.get(first[name].name, 0) / times for name in inner]
+        lines: list[str] = []
+        for name, group in groupby(blocks, lambda block: block.header):
+            if name == header or name in inner:
+                lines += _repeated(list(group), runs, times)
+        if max(trips) <= _PREDICTED_TRIPS and len(lines) <= _LONGEST_TRACE:
+            yield Trace(frozenset({header, *inner}), tuple(lines), times)
+
+
+def _repeated(blocks: Sequence[AsmBlock], runs: Mapping[str, int], times: int) -> list[str]:
+    """The code of blocks as often as it runs when a loop around it does so `times`."""
+    counts = [runs.get(block.name, times) for block in blocks]
+    most = max(counts)
+    often = [block for block, count in zip(blocks, counts, strict=True) if 2 * count > most]
+    return [line for block in often for line in block.lines] * round(most / times)
+
+
 def _least_cycles(counts: Counts, machine: Machine) -> tuple[str, float]:
     """The cycles that the machine's rates ask for, and which of them."""
     limits = {
@@ -206,6 +284,8 @@ def _blocks(assembly: str) -> list[AsmBlock]:
             blocks.append(AsmBlock(label[1].lstrip(".L"), label[2] or ""))
         if not blocks:
             continue
+        if around := _AROUND.search(line):
+            blocks[-1].outer = around[1]  # the innermost one comes last
         if header := _HEADER.search(line):
             blocks[-1].header = blocks[-1].label
             inner[blocks[-1].label] = header[1] is not None
@@ -228,13 +308,14 @@ def _pieces(blocks: Sequence[AsmBlock], runs: Mapping[str, int]) -> Iterator[Pie
             loops.setdefault(block.header, []).append(block)
             continue
         last = runs.get(block.name, last)  # one without a name is a part of the one before
-        yield Piece((block.name,), tuple(block.lines), last, False)
-    for parts in loops.values():
+        yield Piece((block.name,), tuple(block.lines), last, False, block.header)
+    for header, parts in loops.items():
         times = [runs.get(block.name, 0) for block in parts]
         most = max(times)
         often = [block for block, count in zip(parts, times, strict=True) if 2 * count > most]
         names = tuple(block.name for block in often)
-        yield Piece(names, tuple(line for block in often for line in block.lines), most, True)
+        lines = tuple(line for block in often for line in block.lines)
+        yield Piece(names, lines, most, True, header)
         for block, count in zip(parts, times, strict=True):
             if 2 * count <= most:
                 yield Piece((block.name,), tuple(block.lines), count, False)
@@ -258,7 +339,7 @@ def _paired_stores(lines: Sequence[str], machine: Machine) -> set[int]:
         if not (store := _NARROW_STORE.match(line)):
             continue
         offset, register = int(store[1] or 0), store[2]
-        if last and last[1] == register and abs(offset - last[0]) < LINE_BYTES:
+        if last and last[1] == register and offset // LINE_BYTES == last[0] // LINE_BYTES:
             paired.add(number)
             last = None
         else:
@@ -308,7 +389,9 @@ def _count_arm(operation: str, operands: str, target: Target) -> Counts:
     return Counts(arithmetic=1) if is_arithmetic else Counts()
 
 
-def _summaries(pieces: Sequence[Sequence[str]], target: Target) -> list[tuple[float, float]]:
+def _summaries(
+    pieces: Sequence[Sequence[str]], target: Target, iterations: int = _ITERATIONS
+) -> list[tuple[float, float]]:
     """Cycles of each piece when it runs again and again, and those that its ports need."""
     if not pieces:
         return []
@@ -321,7 +404,7 @@ def _summaries(pieces: Sequence[Sequence[str]], target: Target) -> list[tuple[fl
     cpu, dispatch = _MODELS.get(target.machine.name, (target.machine.name, 0))
     command = [
         *(find_mca(), f"-mtriple={target.triple}", f"-mcpu={cpu}", f"-dispatch={dispatch}"),
-        *("-json", f"-iterations={_ITERATIONS}", "-skip-unsupported-instructions=any"),
+        *("-json", f"-iterations={iterations}", "-skip-unsupported-instructions=any"),
         "-instruction-info=false",
     ]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
@@ -331,7 +414,7 @@ def _summaries(pieces: Sequence[Sequence[str]], target: Target) -> list[tuple[fl
     by_name = {region["Name"]: region["SummaryView"] for region in regions}
     empty = {"TotalCycles": 0, "BlockRThroughput": 0}
     views = [by_name.get(str(n), empty) for n in range(len(pieces))]
-    return [(v["TotalCycles"] / _ITERATIONS, v["BlockRThroughput"]) for v in views]
+    return [(v["TotalCycles"] / iterations, v["BlockRThroughput"]) for v in views]
 
 
 def _plain(lines: Sequence[str], target: Target) -> Iterator[str]:

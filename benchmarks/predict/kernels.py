@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.predict.code import PieceTime, block_cycles, code_bytes, code_times
 from benchmarks.predict.here import with_measured_rates
-from benchmarks.predict.traffic import Moved, Traffic
+from benchmarks.predict.traffic import LEVELS, Moved, Traffic
 from graft.backends.host.lowering.builder import BuiltProgram, build_assembled
 from graft.backends.host.lowering.segments import SegmentCompiler, why_not_native
 from graft.base.dtypes import Array
@@ -49,13 +49,13 @@ from graft.target.target import HOST, Target, host_target, known_targets, named_
 FINDING = 0.75  # of what the machine allows; kernels below are listed
 NEGLIGIBLE = 0.005  # of a model's time; kernels below are no findings
 LONGEST_LABEL = 70
-RUNS = 25
+RUNS = 51
 SHORT = 1e-5  # seconds; what starting a kernel takes counts in those below
 # What a line takes on its own, in seconds, from the last cache and from memory, and how many lines
 # of code come at a time: on the Zen 5, code that lies in a row comes at 6.5 to 8 cycles a line from
 # the last cache and at 75 from memory.
 _LATENCIES, _CODE_AT_ONCE = (1.5e-8, 1.2e-7), 8
-_CLOCK_SECONDS = 2.5e-8  # of a measured time, what reading the clock takes: 20 to 30 ns there
+_CLOCK_SECONDS = 2.2e-8  # of a measured time, what reading the clock takes there
 _BEYOND, _EXPOSED = ("L3", "memory"), 0.5  # transfers that are not always hidden, and how much
 
 
@@ -180,13 +180,15 @@ def _simulated(
 
 
 def _measured(built: BuiltProgram) -> dict[str, float]:
-    """Seconds of all calls of each kernel on one thread, the best of many runs for each call."""
+    """Seconds of all calls of each kernel on one thread, the median of many runs for each call.
+
+    The best of them would be less than what is predicted, by what happened to be left in caches
+    and, of calls of some 100 ns, by the clock's resolution of 10 ns."""
     session, feeds = Session(built.program, 1, built.supplied), _feeds(built.program)
     session.run(None, feeds)
-    runs = [[one.seconds for one in session.profile(feeds).calls] for _ in range(RUNS)]
-    best = np.min(runs, axis=0)  # what disturbs a run only makes it longer
+    runs = [[one.busy[0] for one in session.profile(feeds).calls] for _ in range(RUNS)]
     seconds: dict[str, float] = {}
-    for call, taken in zip(built.program.calls, best.tolist(), strict=True):
+    for call, taken in zip(built.program.calls, np.median(runs, axis=0).tolist(), strict=True):
         seconds[call.symbol] = seconds.get(call.symbol, 0.0) + max(0.0, taken - _CLOCK_SECONDS)
     return seconds
 
@@ -229,11 +231,12 @@ def _cycles(
     for piece in pieces:
         parts = [left.pop(name) for name in piece.blocks if name in left]
         transfers = _transfers([part.waited for part in parts], machine)
+        stored = _transfers([part.stored for part in parts], machine)
         if machine.fills_beside_loads:
-            waits = _overlapped(piece, transfers)
+            transfers = _added(transfers, stored)
+            waits = _overlapped(piece, _windows(parts, machine))
         else:
             late = _transfers([part.scattered for part in parts], machine)
-            stored = _transfers([part.stored for part in parts], machine)
             near = next(iter(transfers))
             transfers = _added(transfers, late, 1 / SCATTERED_LINES - 1)
             transfers = _added(transfers, stored) | {near: transfers[near]}
@@ -252,28 +255,34 @@ def _cycles(
 
 def _waited(part: Moved, machine: Machine) -> dict[str, float]:
     """What a block's code waits for with nothing beside it: what prefetches have asked for faster
-    than it comes, and its own code."""
+    than it comes, the first line of what it loads in a call, and its own code."""
     names = [name for name, _ in _levels(machine)]
     waits = dict(zip(names, part.stalls, strict=False))
     lines = [amount / LINE_BYTES for amount in part.fetched[1 : len(names)]]
-    near, far = (seconds * machine.gigahertz * 1e9 / _CODE_AT_ONCE for seconds in _LATENCIES)
-    waits["code"] = near * sum(lines[:-1]) + far * sum(lines[-1:])
+    near, far = (seconds * machine.gigahertz * 1e9 for seconds in _LATENCIES)
+
+    def apart(lines: Sequence[float]) -> float:
+        return near * sum(lines[:-1]) + far * sum(lines[-1:])
+
+    waits["start"] = apart(part.starts[1 : len(names)])
+    waits["code"] = apart(lines) / _CODE_AT_ONCE
     return waits
 
 
 def _posted(moved: Sequence[Moved], machine: Machine) -> dict[str, float]:
-    """Cycles by level of what no instruction waits for: prefetches, stores, and written lines.
+    """Cycles by level of what no instruction waits for: prefetches, and on Intel's cores stores and
+    written lines.
 
-    On Intel's cores, lines that stores ask for come from beyond the second cache as those of loads
+    There, lines that stores ask for come from beyond the second cache as those of loads
     do, and lines are written there on a path of their own: one Cascade Lake core at 2.5 GHz reads
     23.9 GB/s from the last cache, and when it copies or updates what lies there, reads and what
     stores ask for together are 23.6 GB/s, with up to as much written beside them (the measurements
     in kerncraft's machine file of a Xeon Gold 6248; the same holds in its memory)."""
     asked = _transfers([part.posted for part in moved], machine)
+    if machine.fills_beside_loads:
+        return asked
     others = [amounts for part in moved for amounts in (part.stored, part.evicted)]
     every = _added(asked, _transfers(others, machine))
-    if machine.fills_beside_loads:
-        return every
     near = next(iter(every))
     return asked | {near: every[near]}
 
@@ -311,10 +320,23 @@ def _cycles_per_byte(machine: Machine) -> dict[str, float]:
 def _far_bursts(parts: Sequence[Moved], machine: Machine) -> Array:
     """Cycles by windows of a piece's runs in which bytes come from beyond the second cache."""
     factors = list(_cycles_per_byte(machine).values())
-    windows = np.zeros(max((len(part.bursts) for part in parts), default=0))
+    return _bursts(parts).sum(axis=1)[:, 1 : len(factors)] @ factors[1:]
+
+
+def _windows(parts: Sequence[Moved], machine: Machine) -> dict[str, Array]:
+    """Cycles by level in which lines that loads and stores ask for come from there, by windows of
+    a piece's runs."""
+    come = _bursts(parts).sum(axis=1)
+    come[:, :-1] -= come[:, 1:]  # those that come from farther away count there
+    return {name: come[:, number] / rate for number, (name, rate) in enumerate(_levels(machine))}
+
+
+def _bursts(parts: Sequence[Moved]) -> Array:
+    """Bytes that loads and stores ask for, by windows of a piece's runs."""
+    whole = np.zeros((max((len(part.bursts) for part in parts), default=0), 2, LEVELS))
     for part in parts:
-        windows[: len(part.bursts)] += part.bursts[:, 1 : len(factors)] @ factors[1:]
-    return windows
+        whole[: len(part.bursts)] += part.bursts
+    return whole
 
 
 class _Busy:
@@ -353,20 +375,26 @@ def _retried_loads(piece: PieceTime, machine: Machine) -> float:
     return RETRIED_LOADS * piece.counts.loads / machine.vector_loads
 
 
-def _overlapped(piece: PieceTime, transfers: Mapping[str, float]) -> dict[str, float]:
-    """Transfers go on beside the code and one another.
+def _overlapped(piece: PieceTime, windows: Mapping[str, Array]) -> dict[str, float]:
+    """In each window of a piece's runs, transfers go on beside the code.
 
-    Where code keeps the load ports busy, prefetching does not hide all of what comes from beyond
-    the second cache; half of it is taken to be waited for.
+    They take turns: a Zen 5 that loads a line and stores another takes 3.5 cycles where both are in
+    the second cache, 4.7 where one is in the last, and 5.2 where both are. What is written back
+    has a path of its own: reading, writing and copying in the second cache come to 48 bytes a
+    cycle each, 25 to 31 in the last. Where code keeps the load ports busy, prefetching does not
+    hide all of what comes from beyond the second cache; half of it is taken to be waited for.
     """
-    waits = {piece.limit: piece.cycles, **transfers}
-    worst = max(waits, key=lambda name: waits[name])
-    cycles = {worst: waits[worst]}
-    beyond = [name for name in _BEYOND if name in transfers]
-    far = max(beyond, key=lambda name: transfers[name], default="")
-    if piece.limit == "loads" and far and transfers[far]:
-        exposed = min(transfers[far], piece.cycles) * _EXPOSED
-        cycles[far] = cycles.get(far, 0.0) + exposed
+    count = max(1, *(len(each) for each in windows.values()))
+    code = piece.cycles / count
+    moving = np.sum(list(windows.values()), axis=0)
+    is_late = moving > code
+    late = {name: float(each[is_late].sum()) for name, each in windows.items()}
+    cycles = late | {piece.limit: code * (count - float(is_late.sum()))}
+    if piece.limit == "loads":
+        for name in _BEYOND:
+            if name in windows:
+                hidden = windows[name][~is_late].sum()
+                cycles[name] += float(hidden) * _EXPOSED
     return cycles
 
 

@@ -93,7 +93,7 @@ def _page(models: Mapping[str, By], record: Record) -> Iterator[str]:
     for model, by in models.items():
         yield from heading(f"{model}: measured on this machine")
         load = "" if record.made.load is None else f", load average {record.made.load:.1f}"
-        yield f"{record.made.machine}, {record.made.date}{load}, best of {RUNS} runs per call."
+        yield f"{record.made.machine}, {record.made.date}{load}, median of {RUNS} runs per call."
         yield ""
         yield from text_table(
             ["kernel", "calls", "measured µs", "bound µs", "share", "GFLOP/s"],

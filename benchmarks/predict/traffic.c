@@ -1,10 +1,12 @@
 /* Caches of one core, exactly: sets of lines in the order of their last use, written back when
- * they go. Instrumented kernels leave the addresses of a basic block's accesses in `slots` and call
- * `touch` with the block's number; what moves between levels is counted by block: what loads wait
- * for, what prefetches and what stores ask for, and what is written back. Of what loads wait for,
- * it is noted which lines no prefetcher of the first cache foresees, since the instruction does not
- * go on in steps; of what loads and stores ask for, how much it was in each window of WINDOW runs
- * of the block, since transfers in bursts are not hidden by code that runs long before or after.
+ * they go. Last caches keep no such order: of 36 MiB that are read again and again, a Zen 5's of
+ * 32 MiB has two thirds, of 64 MiB two fifths; there any line of a set may go. Instrumented kernels
+ * leave the addresses of a basic block's accesses in `slots` and call `touch` with the block's
+ * number; what moves between levels is counted by block: what loads wait for, what prefetches and
+ * what stores ask for, and what is written back. Of what loads wait for, it is noted which lines no
+ * prefetcher of the first cache foresees, since the instruction does not go on in steps; of what
+ * loads and stores ask for, how much it was in each window of WINDOW runs of the block, since
+ * transfers in bursts are not hidden by code that runs long before or after.
  *
  * Given the cycles of each block's runs, time goes on with them. What prefetches ask for queues up
  * behind a level for as long as a core's buffers hold it; code waits for what is beyond. Code itself
@@ -17,6 +19,7 @@
 #define LEVELS 4
 #define LONGEST_STEP 32 /* lines that a prefetcher foresees a step of */
 #define IN_FLIGHT 48 /* lines that a core waits for at once beyond its second cache: machine.py */
+#define FIRST_RANDOM 2 /* of the levels of caches that do not evict in the order of last use */
 #define CODE (1ull << 48) /* the first line of all kernels' code, which no data lie at */
 
 typedef struct { uint64_t mask; int ways; uint64_t *lines; } level; /* line * 2 + written */
@@ -32,6 +35,7 @@ static stride *strides;
 static int64_t *runs; /* by block */
 static int64_t *waited, *posted, *stored, *scattered, *evicted; /* by block and level: lines */
 static int64_t *fetched; /* of code */
+static int64_t *starts; /* first runs of a call that wait for a line from there */
 
 typedef struct { int32_t kernel, is_first, line, lines; } code_of; /* a block's; lines of code */
 static const code_of *codes;
@@ -41,7 +45,8 @@ static double *stalls; /* cycles by block and level */
 static int64_t *calls, *seen; /* of kernels, and the last call that a block ran in */
 static double now, queues[LEVELS];
 
-typedef struct { int64_t count, room; int32_t *lines; } bursts; /* lines by window and level */
+/* By window and level, lines that loads ask for, then those that stores do. */
+typedef struct { int64_t count, room; int32_t *lines; } bursts;
 static bursts *windows;
 static int64_t blocks;
 
@@ -63,11 +68,24 @@ void setup(int levels, const int64_t *sets, const int64_t *ways, const int64_t *
     waited = lines, posted = waited + blocks * LEVELS;
     stored = posted + blocks * LEVELS, scattered = stored + blocks * LEVELS;
     evicted = scattered + blocks * LEVELS, fetched = evicted + blocks * LEVELS;
+    starts = fetched + blocks * LEVELS;
     codes = code, line_cycles = cycles, paces = pace, stalls = stalled;
     free(calls), free(seen);
     calls = calloc(blocks + 1, sizeof *calls), seen = calloc(blocks + 1, sizeof *seen);
     strides = realloc(strides, (first[blocks] + 1) * sizeof *strides);
     memset(strides, 0, (first[blocks] + 1) * sizeof *strides);
+}
+
+/* The way of a set that a new line takes: one that is free, or any in the last caches, or that of
+ * the line that was used least recently. */
+static int victim_of(int at, const uint64_t *set) {
+    static uint32_t random = 1;
+    int ways = caches[at].ways, way = 0;
+    if (at < FIRST_RANDOM) return ways - 1;
+    while (way < ways && set[way] != ~1ull) way++;
+    if (way < ways) return way;
+    random ^= random << 13, random ^= random >> 17, random ^= random << 5;
+    return random % ways;
 }
 
 /* Bring a line into a level, from the one below unless it is `whole` already. Lines that come are
@@ -81,7 +99,8 @@ static void use(int at, uint64_t line, int written, int whole, int64_t *filled, 
     if (way < ways) {
         entry |= set[way] & 1;
     } else {
-        uint64_t victim = set[--way];
+        way = victim_of(at, set);
+        uint64_t victim = set[way];
         if (victim != ~1ull && victim & 1) {
             freed[at]++;
             use(at + 1, victim >> 1, 1, 1, freed, freed);
@@ -90,6 +109,10 @@ static void use(int at, uint64_t line, int written, int whole, int64_t *filled, 
             filled[at]++;
             use(at + 1, line, 0, 0, filled, freed);
         }
+    }
+    if (at >= FIRST_RANDOM) {
+        set[way] = entry;
+        return;
     }
     for (; way > 0; way--) set[way] = set[way - 1];
     set[0] = entry;
@@ -110,12 +133,15 @@ static void note_burst(bursts *one, int64_t run, const int64_t *before, const in
     if (run % WINDOW == 0) {
         if (one->count == one->room) {
             one->room = 2 * one->room + 64;
-            one->lines = realloc(one->lines, one->room * LEVELS * sizeof *one->lines);
+            one->lines = realloc(one->lines, one->room * 2 * LEVELS * sizeof *one->lines);
         }
-        memset(one->lines + one->count++ * LEVELS, 0, LEVELS * sizeof *one->lines);
+        memset(one->lines + one->count++ * 2 * LEVELS, 0, 2 * LEVELS * sizeof *one->lines);
     }
-    int32_t *lines = one->lines + (one->count - 1) * LEVELS;
-    for (int i = 0; i < LEVELS; i++) lines[i] += loaded[i] + written[i] - before[i];
+    int32_t *lines = one->lines + (one->count - 1) * 2 * LEVELS;
+    for (int i = 0; i < LEVELS; i++) {
+        lines[i] += loaded[i] - before[i];
+        lines[LEVELS + i] += written[i] - before[LEVELS + i];
+    }
 }
 
 /* Whether an instruction comes to a line in the step that it made before, or in the same line. */
@@ -126,14 +152,24 @@ static int is_foreseen(stride *one, uint64_t line) {
     return step == before && llabs(step) <= LONGEST_STEP;
 }
 
-/* Bring a block's code to the first cache where it runs for the first time in a call. */
-static void fetch(int32_t block, int64_t *freed) {
+/* Bring a block's code to the first cache where it runs for the first time in a call; whether it
+ * does. */
+static int fetch(int32_t block, int64_t *freed) {
     const code_of *code = codes + block;
     calls[code->kernel] += code->is_first;
-    if (seen[block] == calls[code->kernel]) return;
+    if (seen[block] == calls[code->kernel]) return 0;
     seen[block] = calls[code->kernel];
     for (int32_t n = 0; n < code->lines; n++)
         use(1, CODE + code->line + n, 0, 0, fetched + block * LEVELS, freed);
+    return 1;
+}
+
+/* Count the level that a block's first run in a call waits for a line from: its data, or the code
+ * that a call jumps to. Tables of addresses, which a call begins with, lie in the order of calls. */
+static void note_start(int32_t block, const int64_t *lines, const int64_t *before) {
+    int deepest = count - 1;
+    while (deepest && lines[deepest] == before[deepest]) deepest--;
+    starts[block * LEVELS + deepest] += deepest > 0;
 }
 
 /* Queue what prefetches have asked for behind each level from the second cache on, and wait where
@@ -151,12 +187,14 @@ static void wait_for_queues(int32_t block, const int64_t *before) {
 
 void touch(int32_t block) {
     int64_t *loaded = waited + block * LEVELS, *written = stored + block * LEVELS;
-    int64_t *freed = evicted + block * LEVELS, before[LEVELS], asked[LEVELS];
+    int64_t *freed = evicted + block * LEVELS, before[2 * LEVELS], asked[LEVELS];
     for (int i = 0; i < LEVELS; i++) {
-        before[i] = loaded[i] + written[i];
+        before[i] = loaded[i], before[LEVELS + i] = written[i];
         asked[i] = posted[block * LEVELS + i];
     }
-    fetch(block, freed);
+    int64_t *code = fetched + block * LEVELS, earlier[LEVELS];
+    memcpy(earlier, codes[block].is_first ? code : loaded, sizeof earlier);
+    int is_start = fetch(block, freed);
     for (int64_t n = first_access[block], slot = 0; n < first_access[block + 1]; n++, slot++) {
         uint64_t from = slots[slot] >> LINE, to = (slots[slot] + kinds[n].size - 1) >> LINE;
         int64_t *filled = kinds[n].posted ? posted + block * LEVELS : loaded;
@@ -166,6 +204,7 @@ void touch(int32_t block) {
             use(kinds[n].level, line, kinds[n].written, 0, filled, freed);
         if (!is_foreseen(strides + n, to)) scattered[block * LEVELS] += loaded[0] - misses;
     }
+    if (is_start) note_start(block, codes[block].is_first ? code : loaded, earlier);
     wait_for_queues(block, asked);
     now += paces[block];
     note_burst(windows + block, runs[block]++, before, loaded, written);

@@ -59,11 +59,12 @@ class Access:
 class Moved:
     """Bytes between each cache and what is below it: those that loads wait for, those that
     prefetches and those that stores ask for, those that are written back, and those of code.
+    `starts` are first runs of a call that wait for a line from each level.
 
     Of those that loads wait for, `scattered` come from places that the prefetcher of the first
-    cache does not foresee; `bursts` has what loads and stores ask for by windows of a few of the
-    block's runs. `stalls` are cycles by level in which code waits for what prefetches have asked
-    for."""
+    cache does not foresee; `bursts` has what loads and what stores ask for by windows of a few of
+    the block's runs. `starts` are first runs of a call that wait for a line from each level,
+    `stalls` cycles by level in which code waits for what prefetches have asked for."""
 
     waited: Sequence[int]
     posted: Sequence[int]
@@ -71,6 +72,7 @@ class Moved:
     scattered: Sequence[int]
     evicted: Sequence[int]
     fetched: Sequence[int]
+    starts: Sequence[int]
     stalls: Sequence[float]
     bursts: Array
 
@@ -105,7 +107,7 @@ class Traffic:
         self.blocks: list[Block] = []
         self.objects = [self._instrumented(number, text) for number, text in enumerate(texts)]
         self._runs = np.zeros(len(self.blocks), np.int64)
-        self._lines = np.zeros((6, len(self.blocks), LEVELS), np.int64)
+        self._lines = np.zeros((7, len(self.blocks), LEVELS), np.int64)
         self._stalls = np.zeros((len(self.blocks), LEVELS))
         self._paces = np.zeros(len(self.blocks))
         self._code_bytes = code_bytes
@@ -127,10 +129,12 @@ class Traffic:
 
     def bytes_below(self, kernel: int) -> dict[str, Moved]:
         """Bytes that moved by each block."""
-        amounts = (*(self._lines * LINE_BYTES).tolist(), self._stalls.tolist())
+        *lines, starts = self._lines
+        amounts = (*(kind * LINE_BYTES for kind in lines), starts, self._stalls)
+        rows = zip(self.blocks, *(amount.tolist() for amount in amounts), strict=True)
         return {
             block.name: Moved(*kinds, self._bursts(number))
-            for number, (block, *kinds) in enumerate(zip(self.blocks, *amounts, strict=True))
+            for number, (block, *kinds) in enumerate(rows)
             if block.kernel == kernel
         }
 
@@ -138,8 +142,8 @@ class Traffic:
         lines = ctypes.POINTER(ctypes.c_int32)()
         count = self._library.bursts_of(ctypes.c_int64(block), ctypes.byref(lines))
         if not count:
-            return np.zeros((0, LEVELS), np.int64)
-        return np.ctypeslib.as_array(lines, (count, LEVELS)).astype(np.int64) * LINE_BYTES
+            return np.zeros((0, 2, LEVELS), np.int64)
+        return np.ctypeslib.as_array(lines, (count, 2, LEVELS)).astype(np.int64) * LINE_BYTES
 
     def _set_up(self, machine: Machine, line_cycles: Sequence[float], sharers: int) -> None:
         shapes = [_shape(cache.size // min(cache.shared_by, sharers)) for cache in machine.caches]

@@ -146,6 +146,8 @@ def test_vectors_are_stored_beside_loads(name: str, register: str) -> None:
         ("vscalefps\t%zmm15, %zmm{0}, %zmm{0}", 1, 6),
         ("vbroadcastss\t%xmm15, %zmm{}", 0.5, 0.5),
         ("vextractf64x4\t$1, %zmm15, %ymm{}", 0.5, 0.5),
+        ("vinsertf64x4\t$1, %ymm15, %zmm14, %zmm{}", 0.5, 0.5),
+        ("vpermt2ps\t%zmm15, %zmm14, %zmm{}", 0.5, 0.5),
         ("vaddps\t(%rax){{1to16}}, %zmm15, %zmm{}", 0.5, 0.5),
     ],
 )
@@ -161,6 +163,43 @@ def test_stores_of_chains_do_not_shorten_them() -> None:
     """A sum that is stored takes as long as one that is not."""
     total = "vaddps\t%ymm1, %ymm0, %ymm0"
     assert _cycles_of([total, "vmovups\t%ymm0, (%rax)"], "znver3") == _cycles_of([total], "znver3")
+
+
+@needs_mca
+def test_pairs_of_stores_lie_in_one_line() -> None:
+    """Elements three apart: five or six of them in a line, which take three cycles."""
+    lines = [f"vmovss\t%xmm0, {12 * n}(%rax)" for n in range(16)]
+    assert _cycles_of(lines, "znver5") == pytest.approx(9, rel=0.05)
+
+
+SHORT_LOOPS = """\
+kernel:
+.LBB0_1:                                # %outer
+                                        # =>This Loop Header: Depth=1
+                                        #     Child Loop BB0_2 Depth 2
+\tvmovups\t(%rbx), %zmm0
+.LBB0_2:                                # %inner
+                                        #   Parent Loop BB0_1 Depth=1
+                                        # =>  This Inner Loop Header: Depth=2
+\tvfmadd231ps\t(%rax), %zmm2, %zmm0
+\taddq\t$64, %rax
+\tjne\t.LBB0_2
+# %bb.3:                                # %latch
+                                        #   in Loop: Header=BB0_1 Depth=1
+\tvmovups\t%zmm0, (%rbx)
+\taddq\t$64, %rbx
+\tjne\t.LBB0_1
+"""
+
+
+@needs_mca
+@pytest.mark.parametrize(("trips", "each"), [(2, 1.4), (200, 4)])
+def test_short_loops_overlap_with_what_is_around_them(trips: int, each: float) -> None:
+    """Sums of two products do not wait for each other; one of 200 does for itself."""
+    runs = {"outer": 100, "inner": 100 * trips, "latch": 100}
+    pieces = code_times(SHORT_LOOPS, runs, named_target("znver5"))
+    (inner,) = (piece for piece in pieces if piece.blocks == ("inner",))
+    assert inner.cycles / (100 * trips) == pytest.approx(each, rel=0.1)
 
 
 def test_instructions_by_kind() -> None:
@@ -214,8 +253,8 @@ def test_simulated_caches(size: int, moved: int, run_object: Callable[[bytes, in
     assert second == size
     assert not any(traffic.bytes_below(0)["loop"].posted)
     bursts = traffic.bytes_below(0)["loop"].bursts
-    assert bursts.sum(axis=0).tolist() == traffic.bytes_below(0)["loop"].waited
-    assert bursts[0].tolist()[:2] == [WINDOW * 64] * 2
+    assert bursts.sum(axis=0).tolist() == [traffic.bytes_below(0)["loop"].waited, NOTHING]
+    assert bursts[0, 0].tolist()[:2] == [WINDOW * 64] * 2
 
 
 @pytest.fixture
@@ -239,10 +278,11 @@ def _moved(
     evicted: Sequence[int] = NOTHING,
     fetched: Sequence[int] = NOTHING,
     stalls: Sequence[float] = NOTHING,
+    starts: Sequence[int] = NOTHING,
     bursts: Array | None = None,
 ) -> Moved:
-    whole = np.array([waited]) + stored if bursts is None else bursts
-    return Moved(waited, posted, stored, scattered, evicted, fetched, stalls, whole)
+    whole = np.array([[waited, stored]]) if bursts is None else bursts
+    return Moved(waited, posted, stored, scattered, evicted, fetched, starts, stalls, whole)
 
 
 def test_transfers_beside_code_and_after_it() -> None:
@@ -280,18 +320,39 @@ def test_prefetches_into_the_second_cache_leave_the_first_one_alone() -> None:
     assert sum(predict._cycles([piece], many, xeon).values()) == pytest.approx(64000 / rate)
 
 
-def test_bursts_are_waited_for() -> None:
-    """What comes from the last cache is hidden where it comes evenly."""
+@pytest.mark.parametrize(("name", "kind"), [("icelake-server", 0), ("znver5", 0), ("znver5", 1)])
+def test_bursts_are_waited_for(name: str, kind: int) -> None:
+    """What loads and stores ask for from the last cache is hidden where it comes evenly."""
     piece = PieceTime(("loop",), 1000.0, "multiply-adds", Counts(fmas=2000.0), 0)
-    xeon = MACHINES["icelake-server"]
-    evenly, at_once = np.zeros((2, 10, 4), np.int64)
-    evenly[:, 1], at_once[0, 1] = 500, 5000
+    machine = MACHINES[name]
+    evenly, at_once = np.zeros((2, 10, 2, 4), np.int64)
+    evenly[:, kind, :2], at_once[0, kind, :2] = 500, 5000
     hidden, waited = (
-        predict._cycles([piece], {"loop": _moved([0, 5000, 0, 0], bursts=bursts)}, xeon)
+        predict._cycles([piece], {"loop": _moved([0, 5000, 0, 0], bursts=bursts)}, machine)
         for bursts in (evenly, at_once)
     )
     assert hidden == {"multiply-adds": 1000.0}
-    assert waited["L3"] == pytest.approx(5000 / xeon.caches[2].bytes_per_cycle - 100)
+    assert sum(waited.values()) == pytest.approx(
+        900 + max(100, 5000 / machine.caches[2].bytes_per_cycle)
+    )
+
+
+def test_levels_take_turns() -> None:
+    """Lines from the second cache and from the last one fill the first one after each other; those
+    from farther away do not count as the nearer level's."""
+    piece = PieceTime(("loop",), 1.0, "ports", Counts(), 0)
+    zen = MACHINES["znver5"]
+    cycles = predict._cycles([piece], {"loop": _moved([9600, 6400, 0, 0])}, zen)
+    assert cycles["L2"] == pytest.approx(3200 / zen.caches[1].bytes_per_cycle)
+    assert cycles["L3"] == pytest.approx(6400 / zen.caches[2].bytes_per_cycle)
+
+
+def test_first_lines_of_a_call_are_waited_for() -> None:
+    """A whole latency for each."""
+    piece = PieceTime(("loop",), 100.0, "ports", Counts(), 0)
+    zen = MACHINES["znver5"]
+    cycles = predict._cycles([piece], {"loop": _moved(starts=[0, 2, 1, 0])}, zen)
+    assert cycles["start"] == pytest.approx((2 * 15 + 120) * zen.gigahertz)
 
 
 def test_scattered_lines_come_slower() -> None:
@@ -339,7 +400,7 @@ def test_lines_that_stores_ask_for_and_that_are_written_back(
     assert not any(moved.waited)
     assert not any(moved.posted)
     assert moved.evicted[0] == 2 * size - MACHINES["icelake-server"].caches[0].size
-    assert moved.bursts.sum(axis=0).tolist() == moved.stored
+    assert moved.bursts.sum(axis=0).tolist() == [NOTHING, moved.stored]
 
 
 @needs_compiler
@@ -389,9 +450,24 @@ def test_code_is_fetched_once_in_a_call(run_object: Callable[[bytes, int], None]
     run_object(traffic.objects[0], address)
     assert traffic.bytes_below(0)["loop"].fetched == [0, 640, 640, 0]
     assert traffic.bytes_below(0)["done"].fetched == [0, 64, 64, 0]
+    assert traffic.bytes_below(0)["loop"].starts == [0, 0, 1, 0]  # its first load
     traffic.clear([{}])
     run_object(traffic.objects[0], address)
     assert not any(traffic.bytes_below(0)["loop"].fetched)
+    assert not any(traffic.bytes_below(0)["loop"].starts)
+
+
+@needs_compiler
+def test_last_caches_do_not_evict_by_last_use(run_object: Callable[[bytes, int], None]) -> None:
+    """Of an array twice as large, read again, a part is still there."""
+    size = 512 * KIB
+    levels = CacheLevel(32 * KIB, 64), CacheLevel(64 * KIB, 32), CacheLevel(256 * KIB, 16)
+    traffic = _traffic(_sweep(size), replace(MACHINES["znver4"], caches=levels))
+    memory = np.zeros(size + 64, np.uint8)
+    run_object(traffic.objects[0], memory.ctypes.data + -memory.ctypes.data % 64)
+    _, last, beyond, _ = traffic.bytes_below(0)["loop"].waited
+    assert last == 2 * size
+    assert 1.6 * size < beyond < 1.9 * size
 
 
 def test_code_from_memory_is_waited_for() -> None:
