@@ -52,15 +52,15 @@ def topk(group: Group, stores: Stores, target: Target) -> Plan:
     # when the model was compiled or when the sizes were known.
     node = group.node
     keys = SortKeys(node.args[0].dtype, node.attrs.largest)
-    if lane_cycles(group, keys, target) < _candidate_cycles(group, keys, target):
+    rows, values = RowShape.of(group), (node.args[0],)
+    extent, count = (max(1, typical(one, values)) for one in (rows.extent, rows.count))
+    if lane_cycles(group, keys, target) < candidate_cycles(extent, count, keys, target):
         return node_plan(group, stores, lambda writer: LaneSelection(writer, keys, target).write())
     return node_plan(group, stores, lambda writer: _Rows(writer, keys, target).write())
 
 
-def _candidate_cycles(group: Group, keys: SortKeys, target: Target) -> float:
-    """How long a row takes, about, of random numbers."""
-    rows, values = RowShape.of(group), (group.node.args[0],)
-    extent, count = (max(1, typical(one, values)) for one in (rows.extent, rows.count))
+def candidate_cycles(extent: int, count: int, keys: SortKeys, target: Target) -> float:
+    """How long a row of random numbers takes, about, of which the first `count` are selected."""
     lanes = target.lanes(keys.dtype)
     capacity = min(2 * count + lanes * _VECTORS, extent)
     seen = extent / capacity  # which doubles, about, from one reduction to the next

@@ -26,6 +26,7 @@ from graft.backends.host.passes.split_phases import split_phases
 from graft.backends.host.passes.split_pool import split_pool
 from graft.backends.host.passes.split_recurrent import split_recurrent
 from graft.backends.host.passes.split_resize import split_resize
+from graft.backends.host.passes.split_selection import split_selection
 from graft.backends.host.passes.strength_reduction import strength_reduction
 from graft.backends.host.passes.tile_windows import tile_windows
 from graft.backends.host.passes.use_halves import use_halves
@@ -44,6 +45,7 @@ from graft.target.target import Target
 def host_passes(target: Target) -> tuple[Pass, ...]:
     """The passes for a machine."""
     split = update_wrapper(partial(split_recurrent, target=target), split_recurrent)
+    selection = update_wrapper(partial(split_selection, target=target), split_selection)
     fourier = update_wrapper(partial(fourier_products, target=target), fourier_products)
     halves = update_wrapper(partial(use_halves, target=target), use_halves)
     nibbles = update_wrapper(partial(use_nibbles, target=target), use_nibbles)
@@ -60,6 +62,7 @@ def host_passes(target: Target) -> tuple[Pass, ...]:
         widen_convolutions,
         split_pool,
         split_resize,
+        selection,
         fold_depth,
         pixel_products,
         column_products,
