@@ -421,7 +421,7 @@ def _least_cycles(
     tensors: int,
     machine: Machine,
 ) -> float:
-    """What the machine asks for the arithmetic, and for moving each tensor once.
+    """What the machine asks for the arithmetic, and for moving each tensor once, level by level.
 
     Transforms, as of Winograd's algorithm, add more than they multiply: where additions have no
     units of their own, they take their share of the multiply-adds'."""
@@ -430,12 +430,15 @@ def _least_cycles(
     least = max(fmas / machine.vector_fmas, (fmas + others) / machine.vector_operations)
     parts = list(moved.values())
     fetched = [amounts for part in parts for amounts in (part.waited, part.posted, part.stored)]
-    for number, (_, rate) in enumerate(_levels(machine)):
-        crossing = sum(amounts[number] for amounts in fetched)
-        if machine.fills_beside_loads or not number:  # lines are written on the same path
-            crossing += sum(part.evicted[number] for part in parts)
-        least = max(least, min(crossing, tensors) / rate)
-    return least
+    levels = _levels(machine)
+    crossing = [sum(amounts[number] for amounts in fetched) for number in range(len(levels))]
+    if not machine.fills_beside_loads:  # lines are written to the second cache on the same path
+        crossing[0] += sum(part.evicted[0] for part in parts)
+    crossing = [min(amount, tensors) for amount in crossing]
+    transfers = 0.0
+    for (_, rate), amount, beyond in zip(levels, crossing, [*crossing[1:], 0], strict=True):
+        transfers += max(0, amount - beyond) / rate
+    return max(least, transfers)
 
 
 def _levels(machine: Machine) -> list[tuple[str, float]]:

@@ -345,6 +345,8 @@ def test_levels_take_turns() -> None:
     cycles = predict._cycles([piece], {"loop": _moved([9600, 6400, 0, 0])}, zen)
     assert cycles["L2"] == pytest.approx(3200 / zen.caches[1].bytes_per_cycle)
     assert cycles["L3"] == pytest.approx(6400 / zen.caches[2].bytes_per_cycle)
+    least = predict._least_cycles([], {"loop": _moved([9600, 6400, 0, 0])}, 9600, zen)
+    assert least == pytest.approx(cycles["L2"] + cycles["L3"])
 
 
 def test_first_lines_of_a_call_are_waited_for() -> None:
