@@ -14,7 +14,6 @@ import numpy as np
 
 from graft.backends.host.kernels.selection import candidate_cycles
 from graft.backends.host.kernels.sort_keys import SortKeys
-from graft.base.dims import product
 from graft.ir.graph import Graph
 from graft.rewrite.driver import Site, apply_rules
 from graft.rewrite.pattern import is_op
@@ -33,18 +32,21 @@ def split_selection(graph: Graph, target: Target) -> Graph:
     @rules.rule(is_op("topk"))
     def chunks_then_row(site: Site) -> Replacement:
         node = site.node
-        shape, selected = node.args[0].tensor.shape or (), node.output.tensor.shape or ()
-        axis = node.attrs.axis % max(1, len(shape))
-        if not all(isinstance(dim, int) and dim for dim in (*shape, *selected)):
+        dims, selected = node.args[0].tensor.shape or (), node.output.tensor.shape or ()
+        shape, results = (
+            tuple(dim for dim in one if isinstance(dim, int) and dim) for one in (dims, selected)
+        )
+        if not shape or len(shape) < len(dims) or len(results) < len(selected):
             return Refusal("the extents are known only at run time, or there is no result")
-        rows, extent, count = product(shape[:axis]), shape[axis], selected[axis]
-        if product(shape[axis + 1 :]) != 1:
+        axis = node.attrs.axis % len(shape)
+        rows, extent, count = math.prod(shape[:axis]), shape[axis], results[axis]
+        if math.prod(shape[axis + 1 :]) != 1:
             return Refusal("elements of a row lie apart")
         keys = SortKeys(node.args[0].dtype, node.attrs.largest)
         chunks = _chunk_count(rows, extent, count, keys, target)
         if chunks == 1:
             return Refusal("one thread takes a row as soon as several take its chunks")
-        return _split(site, (rows, chunks, extent // chunks, count), selected)
+        return _split(site, (rows, chunks, extent // chunks, count), results)
 
     return apply_rules(graph, rules)
 
