@@ -324,9 +324,11 @@ def test_a_plan_with_blocks_of_dependent_rows_is_refused(backend: Fixed) -> None
         graft.compile(graph, "fixed", plan=plan)
 
 
-def test_few_rows_are_not_worth_a_large_block(backend: Fixed) -> None:
-    """Blocks of any size cost the same here per row, up to a tenth."""
+def test_rows_of_a_block_suit_a_single_row_and_the_expected_number(backend: Fixed) -> None:
+    """Where blocks of any size cost the same per row, a large one is wasted on a single row."""
     backend._price = lambda region: Cost(1e-9 * node_work(region.nodes[-1]).flops)
-    assert block_of(graft.compile(network(), "fixed", pins=["*=fixed"])) == 2
+    assert block_of(graft.compile(network(), "fixed", pins=["*=fixed"])) == 1
+    backend._price = lambda region: Cost(1e-9 * (2000 + node_work(region.nodes[-1]).flops))
+    assert block_of(graft.compile(network(), "fixed", pins=["*=fixed"])) == 8
     backend._price = lambda _region: Cost(1e-6)
     assert block_of(graft.compile(network(), "fixed", pins=["*=fixed"])) == 128

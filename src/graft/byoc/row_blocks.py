@@ -20,11 +20,9 @@ from graft.byoc.scopes import Scope
 from graft.byoc.sizes import number
 from graft.ir.graph import Graph, Node
 
-# Numbers of rows that are priced: the power of two that holds all that are expected, and these
-# fractions of it.
-_FRACTIONS = (1, 4, 16, 64)
-# Of blocks whose prices are so close, the smallest is taken: there may be fewer rows than expected.
-_CLOSE = 1.1
+# Numbers of rows that are priced: one, the power of two that holds all that are expected, and these
+# fractions of that.
+_FRACTIONS = (1, 4, 16)
 
 # The seconds of a candidate on a backend, infinite where it does not run.
 Price = Callable[[Candidate, Backend], float]
@@ -86,9 +84,10 @@ class _Offer:
 
 
 def _chosen(offer: _Offer, price: Price) -> list[Candidate]:
-    """The candidates in blocks of the number of rows that is the cheapest, or close to it."""
+    """The candidates in blocks of the number of rows that is the cheapest in the geometric mean of
+    two runs: one of a single row, as batches often have, and one of all rows that are expected."""
     largest = 2 ** math.ceil(math.log2(max(number(offer.extent), 1)))
-    sizes = sorted({max(largest // fraction, 1) for fraction in _FRACTIONS})
+    sizes = sorted({1, *(max(largest // fraction, 1) for fraction in _FRACTIONS)})
     offers: list[tuple[int, float, list[Candidate]]] = []
     for size in sizes:
         rows = Rows(offer.extent, size)
@@ -96,12 +95,10 @@ def _chosen(offer: _Offer, price: Price) -> list[Candidate]:
         cover = [(one, price(one, offer.backend)) for one in _cover(found)]
         nodes = sum(len(one.nodes) for one, seconds in cover if math.isfinite(seconds))
         total = sum(seconds for _, seconds in cover if math.isfinite(seconds))
-        launches = rows.calls * offer.backend.limits.launch_seconds
-        offers.append((nodes, total + launches, found))
-    most = max(nodes for nodes, _, _ in offers)
-    full = [(total, found) for nodes, total, found in offers if nodes == most]
-    least = min(total for total, _ in full)
-    return next(found for total, found in full if total <= _CLOSE * least) if most else []
+        total += rows.calls * offer.backend.limits.launch_seconds
+        offers.append((-nodes, total * total / rows.calls, found))
+    nodes, _, found = min(offers, key=lambda one: one[:2])
+    return found if nodes else []
 
 
 def _cover(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
