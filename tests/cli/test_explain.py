@@ -90,12 +90,12 @@ def test_blocks_of_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     onnx.save(batches, path)
     text = told(capsys, str(path), *PLACED)
     region = next(line for line in text.splitlines() if line.startswith("  simnpu_0"))
-    assert "  in blocks of 2 rows: first/Conv" in region
+    assert "  in blocks of 1 row: first/Conv" in region
     text = told(capsys, str(path), *PLACED, "--node", "first/Conv")
-    assert "runs on    simnpu, in simnpu_0, in blocks of 2 rows\n" in text
-    assert "in blocks of 2 rows" in text.split("Alternatives")[1]
+    assert "runs on    simnpu, in simnpu_0, in blocks of 1 row\n" in text
+    assert "in blocks of 1 row" in text.split("Alternatives")[1]
     graft.compile(path, "simnpu", pins=["first/Conv=simnpu"]).save(compiled)
-    assert "simnpu_0 in blocks of 2 rows" in told(capsys, str(compiled))
+    assert "simnpu_0 in blocks of 1 row" in told(capsys, str(compiled))
 
 
 def test_bodies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
