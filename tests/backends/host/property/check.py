@@ -35,7 +35,7 @@ from graft.target.target import Target
 THREADS = (1, 2, 3)
 UNWRITTEN = 0xFF  # in every byte of a result before it is computed: NaN, or -1
 UNKNOWN_EXTENT = 4  # what a loop is taken for whose extent is computed
-MOST_STEPS = 20_000  # that the interpreter takes for a small sample
+MOST_STEPS = 30_000  # that the interpreter takes for a small sample
 
 
 # A kernel template, or a function that makes a kernel without one.

@@ -28,7 +28,8 @@ from graft.target.target import host_target
 
 
 def with_symbols(one: Case, chosen: set[int]) -> Graph | None:
-    """The case with symbols for these extents; None if its types do not fit them."""
+    """The case with symbols for these extents; None if its types do not fit them, or a result has
+    any number of axes: programs leave such nodes to the evaluator."""
     builder = Builder()
     values = []
     for number, spec in enumerate(one.operands):
@@ -38,9 +39,10 @@ def with_symbols(one: Case, chosen: set[int]) -> Graph | None:
         shape = tuple(symbol(f"d{dim}") if dim in chosen else dim for dim in spec[1])
         values.append(builder.input(f"x{number}", TensorType(DType(spec[0]), shape)))
     try:
-        return builder.build(*builder.call(one.op, *values, **one.attrs))
+        results = builder.call(one.op, *values, **one.attrs)
     except UserError:
         return None
+    return builder.build(*results) if all(value.shape is not None for value in results) else None
 
 
 @settings(max_examples=examples(full=1_000, short=12))
