@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.backends.host.nets import Net
 
+import graft
 from graft.backends.host.aliases import located
 from graft.backends.host.lowering.assemble import NativeStep, assemble
 from graft.backends.host.lowering.buffers import Part, Slot, part_of
@@ -14,8 +15,10 @@ from graft.backends.host.lowering.segments import SegmentCompiler
 from graft.backends.host.storage import Storage
 from graft.base.dtypes import DType
 from graft.byoc.executable import Accuracy
+from graft.ir.builder import Builder
 from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
+from graft.ir.types import tensor
 from graft.runtime.session import Session
 from graft.target.target import host_target
 
@@ -212,3 +215,13 @@ def test_where_ranges_are(
 ) -> None:
     found = located(storage, axis, first, count)
     assert (None if found is None else found[1]) == offset
+
+
+def test_what_is_joined_may_be_split_at_once() -> None:
+    """The boxes of the first result must not be called like the second result."""
+    build = Builder()
+    ends = [build.constant(np.array([-1])) for _ in range(2)]
+    joined = build("concatenate", *ends, build.input("x", tensor("int64", 3)))
+    graph = build.build(*build.call("split", joined, sizes=(4, 1)))
+    first, second = graft.compile(graph, strict=True).run(None, {"x": np.array([2, 1, 0])})
+    assert (first.tolist(), second.tolist()) == ([-1, -1, 2, 1], [0])

@@ -78,7 +78,7 @@ def join(result: Tensor, operands: Sequence[Tensor], starts: Sequence[Expr]) -> 
     leading = (ZERO,) * (len(result.shape) - 1)
     boxes: list[Box] = []
     for number, (operand, start) in enumerate(zip(operands, starts, strict=True)):
-        name = f"{result.name}_{number}"
+        name = f"{result.name}_box{number}"
         axes = tuple(Var(f"{name}@i{axis}") for axis in range(len(operand.shape)))
         buffer = replace(result.buffer, name=name, extents=operand.shape)
         tensor = Tensor(buffer, axes, Load(operand.buffer, axes), (operand,))
@@ -225,7 +225,7 @@ def _sign_change(factor: int, rest: Polynomial) -> Expr:
 
 
 def _box(result: Tensor, stage: Tensor, ranges: _Ranges, body: Expr, number: int) -> Box:
-    name = f"{result.name}_{number}"
+    name = f"{result.name}_box{number}"
     axes = tuple(Var(f"{name}@{short(axis.name)}") for axis in stage.axes)
     moved: dict[str, Expr] = {
         old.name: add(new, first)
