@@ -132,6 +132,7 @@ CASTS = [
     ("float16", "float32", "int32", True),
     ("bfloat16", "float64", "float32", True),
     ("bool", "int8", "float32", True),
+    ("bool", "float8_e8m0fnu", "float32", False),
     ("float32", "float16", "float32", False),
     ("int32", "float32", "int32", False),
     ("int32", "int8", "int32", False),
