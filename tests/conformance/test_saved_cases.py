@@ -15,7 +15,7 @@ import onnx
 import pytest
 from tests.backends.host.test_evaluated_files import same
 from tests.conformance.cases import Case, OnReference, all_cases, listed
-from tests.conformance.test_onnx_cases import onnx_home, run_on_reference
+from tests.conformance.test_onnx_cases import onnx_home
 
 import graft
 from graft.onnx_backend import GraftBackend, GraftRep
@@ -92,4 +92,4 @@ def test_case_with_help(case: Case) -> None:
 def test_case_on_the_reference(case: Case) -> None:
     if case.name in listed():
         pytest.skip(listed()[case.name])
-    run_on_reference(case)
+    case.run()
