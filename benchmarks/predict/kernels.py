@@ -378,11 +378,12 @@ def _retried_loads(piece: PieceTime, machine: Machine) -> float:
 def _overlapped(piece: PieceTime, windows: Mapping[str, Array]) -> dict[str, float]:
     """In each window of a piece's runs, transfers go on beside the code.
 
-    They take turns: a Zen 5 that loads a line and stores another takes 3.5 cycles where both are in
-    the second cache, 4.7 where one is in the last, and 5.2 where both are. What is written back
-    has a path of its own: reading, writing and copying in the second cache come to 48 bytes a
-    cycle each, 25 to 31 in the last. Where code keeps the load ports busy, prefetching does not
-    hide all of what comes from beyond the second cache; half of it is taken to be waited for.
+    Those of different levels do not overlap: a Zen 5 that loads a line and stores another takes 3.5
+    cycles where both are in the second cache, 4.7 where one is in the last, and 5.2 where both are.
+    What is written back has a path of its own: reading, writing and copying in the second cache
+    come to 48 bytes a cycle each, 25 to 31 in the last. Where code keeps the load ports busy,
+    prefetching does not hide all of what comes from beyond the second cache; half of it is taken
+    to be waited for.
     """
     count = max(1, *(len(each) for each in windows.values()))
     code = piece.cycles / count
