@@ -3,7 +3,8 @@
 Row-major, or, for images, in blocks of channels: [batch, channels / block, height, width, block],
 so that a vector of channels is contiguous. Where the channels do not fill the last block, its other
 lanes are undefined: kernels compute in them, but no channel depends on them. An image may have a
-halo of zeros (of the zero point, if it is quantised), so that convolutions need no border tests.
+halo of zeros (of the zero point, if it is quantised), so that convolutions need no border tests;
+that of an image without pixels is undefined, because no kernel reads it.
 Extents may be symbolic, except for the channels of a blocked image.
 """
 

@@ -115,8 +115,9 @@ def check_kernel(
         run.check_bounds()
         for position, (value, right) in enumerate(zip(sample.graph.outputs, wanted, strict=True)):
             what = f"result {position} of {threads} threads"
-            packed = sample.stores[value].pack(right)
-            agree(run.result(value), packed, sample.errors[position], what)
+            if right.size:  # the halo of an image without pixels is undefined
+                packed = sample.stores[value].pack(right)
+                agree(run.result(value), packed, sample.errors[position], what)
             np.testing.assert_array_equal(run.result(value), runs[0].result(value), what)
     if sample.small:
         _interpret(kernel, function, sample, runs[0], passed)
