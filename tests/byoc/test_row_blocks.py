@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +314,24 @@ def test_a_device_gets_what_has_no_rows_once() -> None:
         np.testing.assert_array_equal(result, x + table)
         assert device.log.count("upload") == (calls + 1 if calls else 0)
         assert device.log.count("download") == calls
+        assert device.log.count("allocate") == (3 if n == 1 else 0)  # later blocks use it again
+
+
+def test_a_failed_block_leaves_no_memory_to_be_used_again() -> None:
+    device = Counting()
+
+    def fail(inputs: Sequence[Far], outputs: Sequence[Far]) -> None:
+        if not np.isfinite(inputs[0].inside).all():
+            raise OSError("lost")
+        outputs[0].inside[...] = inputs[0].inside
+
+    fail.device = device  # type: ignore[attr-defined]
+    runner, x = BlockRunner(fail, Blocks(2)), np.ones((2, 3), np.float32)
+    for data, allocations in ((x, 2), (x, 0), (x * np.nan, 0), (x, 2)):
+        device.log.clear()
+        with suppress(OSError):
+            runner([data], [np.empty_like(x)])
+        assert device.log.count("allocate") == allocations
 
 
 def test_a_plan_with_blocks_of_dependent_rows_is_refused(backend: Fixed) -> None:

@@ -163,6 +163,19 @@ def test_there_and_back(remote: Remote) -> None:
     assert moved(remote.card, module) == ["upload", "download"]
 
 
+def test_downloads_go_where_the_device_is_fast_to(remote: Remote) -> None:
+    made: list[Array] = []
+
+    def host_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        made.append(np.empty(shape, dtype))
+        return made[-1]
+
+    remote.card.host_array = host_array  # type: ignore[attr-defined]
+    graph = chain("nn.relu", "exp", "sigmoid")
+    check(compiled(graph), graph)
+    np.testing.assert_allclose(made[-1], np.exp(np.maximum(X, 0)), rtol=1e-5)
+
+
 def test_what_the_device_needs_again_stays_there(remote: Remote) -> None:
     """The host reads what the device needs as well."""
     build = Builder()

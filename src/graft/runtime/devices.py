@@ -32,6 +32,7 @@ from graft.runtime.spaces import (
     LostDeviceError,
     Runner,
     TimeSpent,
+    host_array,
 )
 from graft.runtime.tensor_pool import DeviceTensor, Occupancy, TensorPool
 
@@ -146,7 +147,9 @@ class Devices:
         if step.upload:
             memory = self.allocate(target, run)
         else:
-            memory = _outputs((target,), (step.target,), region.guard.is_supervised, run)[0]
+            private = region.guard.is_supervised
+            make = partial(host_array, device) if device else aligned_empty
+            (memory,) = _outputs((target,), (step.target,), private, run, make)
         start = time.perf_counter()
         if device is None:
             np.copyto(memory, data)
@@ -197,7 +200,11 @@ def _call_in_host_memory(
 
 
 def _outputs(
-    values: Sequence[Value], numbers: Sequence[int], private: bool, run: Run
+    values: Sequence[Value],
+    numbers: Sequence[int],
+    private: bool,
+    run: Run,
+    make: Callable[[tuple[int, ...], np.dtype[Any]], Array] = aligned_empty,
 ) -> list[Array]:
     """Result arrays for foreign code. `private` ones are neither in the arena nor a user's: a call
     that is abandoned at its deadline may still write into them later."""
@@ -207,7 +214,8 @@ def _outputs(
         shape = tuple(evaluate_dim(dim, run.symbols) for dim in value.shape or ())
         if private or array is None or array.shape != shape:
             assert value.dtype is not None
-            array = aligned_empty(shape, value.dtype.numpy, max(value.alignment, ALIGNMENT))
+            assert value.alignment <= ALIGNMENT
+            array = make(shape, value.dtype.numpy)
         arrays.append(array)
     return arrays
 

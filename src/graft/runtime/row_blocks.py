@@ -8,9 +8,12 @@ inputs without rows once for all blocks.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from graft.base.dtypes import Array
 from graft.runtime.memory import aligned_empty
@@ -21,7 +24,6 @@ from graft.runtime.spaces import (
     is_simulated,
     refuse_arrays,
     rounding_of,
-    uploaded,
 )
 
 
@@ -34,12 +36,20 @@ class Blocks:
     whole: tuple[int, ...] = ()
 
 
+class _Memory(NamedTuple):
+    """The operands of a block on a device."""
+
+    inputs: list[Any]
+    outputs: list[Any]
+
+
 class BlockRunner:
     """A runner on any number of rows, of one on the rows of a block."""
 
     def __init__(self, runner: Runner, blocks: Blocks) -> None:
         self._runner, self._blocks = runner, blocks
         self._device = device_of(runner)
+        self._spare = deque[_Memory]()  # on the device, of earlier calls
         self.keeps_deadlines = bool(getattr(runner, "keeps_deadlines", False))
         self.rounding, self.simulated = rounding_of(runner), is_simulated(runner)
         if self.simulated:
@@ -56,35 +66,66 @@ class BlockRunner:
     ) -> None:
         end = None if deadline is None else time.monotonic() + deadline
         count, size = outputs[0].shape[0], self._blocks.rows
-        operands = list[Any](inputs)
-        if self._device is not None and count:
-            for index in self._blocks.whole:
-                (operands[index],) = uploaded(self._device, [inputs[index]])
+        memory = self._memory(inputs, outputs) if count else None
         for start in range(0, count, size):
             rows = slice(start, min(start + size, count))
             block = [
                 operand if index in self._blocks.whole else _filled(operand[rows], size)
-                for index, operand in enumerate(operands)
+                for index, operand in enumerate(inputs)
             ]
-            self._run(block, [output[rows] for output in outputs], end)
+            try:
+                self._run(block, [output[rows] for output in outputs], memory, end)
+            except Exception:
+                self._spare.clear()  # the device may be lost
+                raise
+        if memory is not None:
+            self._spare.append(memory)
 
-    def _run(self, block: list[Any], outputs: Sequence[Array], end: float | None) -> None:
+    def _run(
+        self,
+        block: Sequence[Array],
+        outputs: Sequence[Array],
+        memory: _Memory | None,
+        end: float | None,
+    ) -> None:
         """Run on a block, and store those of its results that are asked for."""
         size, device = self._blocks.rows, self._device
         left = () if end is None else (end - time.monotonic(),)
         results = [_of_rows(output, size) for output in outputs]
-        if device is None:
+        if device is None or memory is None:
             deliver(self._runner(block, results, *left), results, "a block of rows")
         else:
-            for index in (i for i in range(len(block)) if i not in self._blocks.whole):
-                (block[index],) = uploaded(device, [block[index]])
-            there = [device.allocate(array.shape, array.dtype) for array in results]
-            refuse_arrays(self._runner(block, there, *left))
-            for memory, array in zip(there, results, strict=True):
-                device.download(memory, array)
+            for index, array in enumerate(block):
+                if index not in self._blocks.whole:
+                    device.upload(np.ascontiguousarray(array), memory.inputs[index])
+            refuse_arrays(self._runner(memory.inputs, memory.outputs, *left))
+            for there, array in zip(memory.outputs, results, strict=True):
+                device.download(there, array)
         for result, output in zip(results, outputs, strict=True):
             if result is not output:
                 output[...] = result[: len(output)]
+
+    def _memory(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> _Memory | None:
+        """Memory on the device for a block, holding the inputs without rows already; that of an
+        earlier call if there is some, since a GPU prepares launches for addresses that come
+        again."""
+        size, device = self._blocks.rows, self._device
+        if device is None:
+            return None
+        try:
+            memory = self._spare.pop()
+        except IndexError:
+            whole = self._blocks.whole
+            memory = _Memory(
+                [
+                    device.allocate(one.shape if i in whole else (size, *one.shape[1:]), one.dtype)
+                    for i, one in enumerate(inputs)
+                ],
+                [device.allocate((size, *one.shape[1:]), one.dtype) for one in outputs],
+            )
+        for index in self._blocks.whole:
+            device.upload(np.ascontiguousarray(inputs[index]), memory.inputs[index])
+        return memory
 
 
 def _filled(rows: Array, size: int) -> Array:

@@ -54,7 +54,10 @@ class TimeSpent(NamedTuple):
 class Device(Protocol):
     """The memory of a device. What `allocate` gives is the device's own affair: runners get it in
     place of arrays, and it is the device's again once it is unreferenced. Regions of one
-    memory space hand it to each other, so that their devices have to understand it all."""
+    memory space hand it to each other, so that their devices have to understand it all.
+
+    A device may also have `host_array(shape, dtype)`, which gives an array in the host's memory
+    that downloads are fast to (page-locked)."""
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Memory for a tensor."""
@@ -130,6 +133,12 @@ def device_of(runner: Runner) -> Device | None:
     """The device whose memory a runner works on; None where that is the host's."""
     device: Device | None = getattr(runner, "device", None)
     return device
+
+
+def host_array(device: Device, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array in the host's memory for what a device has."""
+    make: Callable[..., Array] = getattr(device, "host_array", aligned_empty)
+    return make(shape, dtype)
 
 
 def is_simulated(runner: Runner) -> bool:

@@ -13,6 +13,7 @@ from graft.backends.cuda import backend, driver, runtime
 
 CUBIN = b"\x7fELF of a GPU"
 NO_BINARY = 209  # the driver's number for code of another GPU
+OUT_OF_MEMORY = 2
 
 
 class Launched(NamedTuple):
@@ -35,6 +36,7 @@ class FakeDriver:
         self.code: list[bytes] = []
         self.refuses_binaries = False
         self.clusters = 16
+        self.most_page_locked = 1 << 30
         self.version = 13000
         self._seconds = seconds
         self._memory: dict[int, Any] = {}
@@ -60,6 +62,12 @@ class FakeDriver:
         memory = ctypes.create_string_buffer(size.value)
         result._obj.value = ctypes.addressof(memory)
         self._memory[ctypes.addressof(memory)] = memory
+
+    def _cuMemHostAlloc(self, result: Any, size: Any, _flags: Any) -> int:
+        if size.value > self.most_page_locked:
+            return OUT_OF_MEMORY
+        self._cuMemAlloc_v2(result, size)
+        return 0
 
     def _cuMemFree_v2(self, address: Any) -> None:
         self._memory.pop(address.value, None)

@@ -194,6 +194,32 @@ def on_device(shape: tuple[int, ...], dtype: Any = np.float32) -> DeviceTensor:
     return DeviceTensor(array.ctypes.data, shape, array.dtype, array)
 
 
+def test_page_locked_memory_is_used_again_once_nothing_refers_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = install(FakeDriver(), monkeypatch)
+    first = device.host_array((100, 70), np.dtype(np.float32))
+    kept, address = first[3], first.ctypes.data
+    first[...] = 7
+    del first
+    second = device.host_array((7000,), np.dtype(np.float32))
+    assert second.ctypes.data != address
+    assert (kept == 7).all()
+    del kept
+    assert device.host_array((6000,), np.dtype(np.int32)).ctypes.data == address
+
+
+def test_without_page_locked_memory_arrays_are_ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeDriver()
+    fake.most_page_locked = 1 << 16
+    device = install(fake, monkeypatch)
+    for shape in ((), (0, 5), (1 << 10,), (1 << 20,)):
+        array = device.host_array(shape, np.dtype(np.float32))
+        array[...] = 1
+        assert array.shape == shape
+    assert fake.names.count("cuMemHostAlloc") == 1
+
+
 def test_tensors_of_others_are_used_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeDriver()
     device = install(fake, monkeypatch)

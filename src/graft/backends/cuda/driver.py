@@ -11,13 +11,15 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from graft.backends.cuda.page_locked import PageLocked
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
 from graft.runtime.memory import address_of
@@ -32,6 +34,7 @@ _THREAD_LOCAL = 1  # capturing one thread's launches does not forbid others thei
 _LOG, _LOG_SIZE = 5, 6  # options of loading a module: where errors go
 _LOG_BYTES = 4096
 _PTX = 1  # what a linker is given
+_PORTABLE = 1  # page-locked memory is that for all contexts
 
 
 class CudaError(EvaluationError):
@@ -97,6 +100,7 @@ class Device:
         self.stream, self._capturing = c_void_p(), c_void_p()
         for stream in (self.stream, self._capturing):
             self.driver("cuStreamCreate", byref(stream), 0)
+        self.host_array = PageLocked(partial(_page_locked, self)).array
 
     def call(self, name: str, *arguments: Any) -> None:
         """A call that needs no context."""
@@ -238,6 +242,14 @@ class Device:
         for event in events:
             self.driver("cuEventDestroy_v2", event)
         return elapsed.value / 1e3 / count
+
+
+def _page_locked(device: Device, size: int) -> int:
+    """The address of so many bytes of the host's, which are kept; 0 where there are no more."""
+    pointer = c_void_p()
+    with suppress(CudaError):
+        device.driver("cuMemHostAlloc", byref(pointer), c_size_t(size), _PORTABLE)
+    return pointer.value or 0
 
 
 def version(device: Device) -> int:
