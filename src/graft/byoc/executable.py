@@ -26,7 +26,8 @@ from graft.target.target import HOST
 class Accuracy(Enum):
     """The required accuracy of results."""
 
-    DEFAULT = "default"  # algorithms with a stated bound on their rounding are allowed
+    # Algorithms with a stated bound on their rounding are allowed, and denormals are zeros.
+    DEFAULT = "default"
     STRICT = "strict"  # sums are what the operator's definition adds up, in some order
 
     @staticmethod

@@ -82,7 +82,8 @@ def add_accuracy_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--accuracy",
         choices=ACCURACIES,
-        help="strict excludes algorithms that trade accuracy for speed (Winograd, Strassen)",
+        help="strict excludes algorithms that trade accuracy for speed (Winograd, Strassen), and "
+        "keeps denormal floats, which are zeros by default",
     )
 
 

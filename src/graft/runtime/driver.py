@@ -24,20 +24,43 @@ from graft.runtime.driver_segments import segments_text
 
 @dataclass(frozen=True, slots=True)
 class _Architecture:
-    """What differs between processors: the number of Linux's futex call, and how to pause."""
+    """What differs between processors: the number of Linux's futex call, how to pause, and how to
+    compute with zeros for denormal floats and to undo that."""
 
     futex: int
     pause: str
     declaration: str = ""
     features: str = ""
+    flush: str = ""
+    restore: str = ""
 
 
 _ARCHITECTURES = {
     "x86_64": _Architecture(
-        202, "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"
+        202,
+        "call void @llvm.x86.sse2.pause()",
+        """declare void @llvm.x86.sse2.pause()
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)""",
+        flush="""%modes = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %modes)
+  %callers.modes = load i32, ptr %modes
+  %own.modes = or i32 %callers.modes, 32832 ; denormal results and operands are zeros
+  store i32 %own.modes, ptr %modes
+  call void @llvm.x86.sse.ldmxcsr(ptr %modes)""",
+        restore="""store i32 %callers.modes, ptr %modes
+  call void @llvm.x86.sse.ldmxcsr(ptr %modes)""",
     ),
     "aarch64": _Architecture(
-        98, "call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"
+        98,
+        "call void @llvm.aarch64.hint(i32 1)",
+        """declare void @llvm.aarch64.hint(i32)
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)""",
+        flush="""%callers.modes = call i64 @llvm.aarch64.get.fpcr()
+  %own.modes = or i64 %callers.modes, 16777216 ; denormal results and operands are zeros
+  call void @llvm.aarch64.set.fpcr(i64 %own.modes)""",
+        restore="call void @llvm.aarch64.set.fpcr(i64 %callers.modes)",
     ),
     "riscv64": _Architecture(98, 'fence syncscope("singlethread") seq_cst', features="+m,+a,+c"),
 }
@@ -46,16 +69,16 @@ _ARCHITECTURES = {
 _OPTIONS = {"opt": 2, "reloc": "pic", "codemodel": "small"}
 
 
-def driver_key(triple: str) -> str:
+def driver_key(triple: str, keeps_denormals: bool) -> str:
     """A hash of all that the driver's object code depends on."""
-    parts = (driver_text(triple), str(_OPTIONS), llvmlite.__version__)
+    parts = (driver_text(triple, keeps_denormals), str(_OPTIONS), llvmlite.__version__)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 @cache
-def driver_object(triple: str) -> bytes:
+def driver_object(triple: str, keeps_denormals: bool = False) -> bytes:
     """The driver's object code for a Linux target; used when a model is compiled."""
-    text = driver_text(triple)
+    text = driver_text(triple, keeps_denormals)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     module = llvm.parse_assembly(text)
@@ -70,8 +93,9 @@ def driver_object(triple: str) -> bytes:
     return code
 
 
-def driver_text(triple: str) -> str:
-    """The driver as LLVM IR."""
+def driver_text(triple: str, keeps_denormals: bool = False) -> str:
+    """The driver as LLVM IR. Kernels of a driver that does not keep denormals have zeros in their
+    place: Intel's cores take 150 cycles for a product with one."""
     name, _, system = triple.partition("-")
     if name not in _ARCHITECTURES or "linux" not in system:
         names = ", ".join(_ARCHITECTURES)
@@ -84,6 +108,8 @@ def driver_text(triple: str) -> str:
         futex=architecture.futex,
         pause=architecture.pause,
         declaration=architecture.declaration,
+        flush="" if keeps_denormals else architecture.flush,
+        restore="" if keeps_denormals else architecture.restore,
     )
     return text + memory_text() + segments_text() + instructions_text()
 
@@ -255,6 +281,7 @@ done:
 define internal void @walk(ptr %pool, ptr %steps, i64 %count, i64 %thread, i64 %threads,
                            ptr %all.times) nounwind {
 entry:
+  $flush
   %shared = getelementptr i8, ptr %pool, i64 256
   %stamps = shl i64 %count, 1
   %row = add i64 %stamps, 1
@@ -306,6 +333,7 @@ done:
   %is.caller = icmp eq i64 %thread, 0
   %last.times = select i1 %is.caller, ptr %times, ptr null
   call void @stamp(ptr %last.times, i64 %stamps)
+  $restore
   ret void
 }
 

@@ -141,7 +141,7 @@ class _ProgramBuilder:
         """The finished program."""
         target, machine = self.compiler.target, self.compiler.target.machine
         core, between = cache_roofline(machine), (machine.calling_seconds, machine.meeting_seconds)
-        self._objects[driver_code(target)] = None
+        self._objects[driver_code(target, self.compiler.accuracy)] = None
         self.built.program = Program(
             Target(target.triple, target.features, (core.flops, core.bytes), *between),
             tuple(self.values.values),

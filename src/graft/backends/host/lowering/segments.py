@@ -120,10 +120,10 @@ class SegmentCompiler:
         return Compilation(self.target, default_cache(), progress=self.report)
 
 
-def driver_code(target: Target) -> bytes:
+def driver_code(target: Target, accuracy: Accuracy) -> bytes:
     """The object code of the driver."""
-    triple = target.triple
-    return default_cache().remembered(driver_key(triple), lambda: driver_object(triple))
+    facts = target.triple, accuracy is Accuracy.STRICT
+    return default_cache().remembered(driver_key(*facts), lambda: driver_object(*facts))
 
 
 def why_not_tensor(value: Value) -> str:
