@@ -104,6 +104,16 @@ MODELS = {
             y = Gather <axis = 1> (c, first)
         }
     """,
+    "index_slices": """
+        g (float[rows, 2, 3] x, int64[n] i, float[n, 2, 3] u) => (float[rows, 2, 3] y)
+        <int64[3] column = {-1, 1, 1}, int64[2] inner = {2, 3}> {
+            j = Reshape (i, column)
+            count = Shape (i)
+            shape = Concat <axis = 0> (count, inner)
+            k = Expand (j, shape)
+            y = ScatterElements <axis = 0, reduction = "add"> (x, k, u)
+        }
+    """,
     "inline_branches": """
         graph @g(%x: float32[2]) {
           %condition: bool[] = constant() {value=dense<bool[]: true>}

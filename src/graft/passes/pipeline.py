@@ -21,6 +21,7 @@ from graft.passes.encode_strings import encode_strings
 from graft.passes.fold_affine import fold_affine
 from graft.passes.fold_constants import fold_constants
 from graft.passes.hoist_slices import hoist_slices
+from graft.passes.index_slices import index_slices
 from graft.passes.inline_branches import inline_branches
 from graft.passes.recognize import recognize
 from graft.passes.select_branches import select_branches
@@ -50,6 +51,7 @@ PASSES: tuple[Pass, ...] = (
     select_branches,
     stack_appended,
     settle_ranks,
+    index_slices,
     encode_strings,
     fold_affine,
     crop_kernels,
