@@ -128,7 +128,8 @@ def run(
         extents = shape_of(buffer, kernel.function, passed)
         if isinstance(argument, Value) and argument not in given:
             empty = np.full(extents, np.array(-77).astype(buffer.dtype.numpy))
-            passed[buffer.name] = outputs[argument] = aligned(empty)
+            before = empty if kernel.initial is None else given[kernel.initial].reshape(extents)
+            passed[buffer.name] = outputs[argument] = aligned(before)
         else:
             array = given[argument] if isinstance(argument, Value) else argument
             passed[buffer.name] = aligned(array.reshape(extents))

@@ -5,6 +5,9 @@ a blocked image, ranges of whole blocks of channels are. Producers then write st
 part of a concatenation, and readers read straight from their part of what is split. Ranges begin at
 multiples of the arena's alignment.
 
+A tensor of which a kernel changes a part, as a scatter does, is changed where it lies if nothing
+else reads it.
+
 Rows of channels per pixel, as transformers and models of other frameworks have them, lie in memory
 as an image in one block of all its channels does. A `layout_transform` between the two only changes
 how the memory is described.
@@ -72,7 +75,8 @@ def ranges_of(values: Iterator[Value] | tuple[Value, ...], axis: int) -> Iterato
 
 
 class Joins:
-    """The concatenations of a graph whose operands are computed for nothing else."""
+    """The concatenations of a graph whose operands are computed for nothing else, and its other
+    tensors that a single node reads."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -103,6 +107,11 @@ class Joins:
         if node is None or value in self.fixed or not self.read_once(value):
             return False
         return not is_view(node) and node.op.name not in ("constant", "concatenate", *CUTS)
+
+    def dies(self, value: Value, reader: Node) -> bool:
+        """Whether the memory of a value that one kernel computes is read by this node only, and as
+        one operand."""
+        return reader.args.count(value) == 1 and self.is_free(self.root(value))
 
     def joints(self, storages: Mapping[Value, Storage]) -> dict[Value, Joint]:
         """Where operands of concatenations go, under the storage chosen for each tensor."""

@@ -53,6 +53,8 @@ Argument = Value | Array | Repacked
 class Kernel:
     """A function, and per buffer the graph's value or the constant that it is called with.
 
+    A kernel that changes only a part of a tensor has an operand `initial`, which is no argument:
+    the result holds its elements when the function is called, in its memory or in a copy.
     `scalars` are the dims that are passed for its scalar parameters, in order. `packings` say, by
     position, which arguments are made of constants of the group; other arrays are tables that the
     function brings along.
@@ -63,6 +65,7 @@ class Kernel:
     work: Work
     scalars: tuple[Dim, ...] = ()
     packings: Mapping[int, Packing] = field(default_factory=dict)
+    initial: Value | None = None
 
 
 @dataclass

@@ -46,10 +46,11 @@ _SharedArgument = int | tuple[int, Repacked] | tuple[tuple[int, ...], Pack] | Ar
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shared:
     """A kernel, and per argument the number of a value, which may be repacked, numbers of constants
-    with what packs them, or a table of the kernel's own."""
+    with what packs them, or a table of the kernel's own; and the number of the initial value."""
 
     kernel: Kernel
     arguments: tuple[_SharedArgument, ...]
+    initial: int | None
 
 
 @dataclass
@@ -147,7 +148,7 @@ class _Structure:
         """Whether it is known how the kernel's arguments follow from the group's tensors."""
         sources = {source for packing in kernel.packings.values() for source in packing.sources}
         arguments = (one.value if isinstance(one, Repacked) else one for one in kernel.arguments)
-        values = {argument for argument in arguments if isinstance(argument, Value)}
+        values = {one for one in (*arguments, kernel.initial) if isinstance(one, Value)}
         return self._weights <= sources and values | sources <= self._numbers.keys()
 
     def without_tensors(self, kernel: Kernel) -> _Shared:
@@ -164,7 +165,9 @@ class _Structure:
                 arguments.append((self._numbers[argument.value], argument))
             else:
                 arguments.append(argument)
-        return _Shared(replace(kernel, arguments=(), packings={}), tuple(arguments))
+        bare = replace(kernel, arguments=(), packings={}, initial=None)
+        initial = None if kernel.initial is None else self._numbers[kernel.initial]
+        return _Shared(bare, tuple(arguments), initial)
 
     def called(self, shared: _Shared) -> Kernel:
         """The kernel with this group's tensors."""
@@ -182,7 +185,10 @@ class _Structure:
                 case _:
                     arguments.append(argument)
         function = replace(shared.kernel.function, notes=(self._group.note,))
-        return replace(shared.kernel, function=function, arguments=tuple(arguments))
+        initial = None if shared.initial is None else values[shared.initial]
+        return replace(
+            shared.kernel, function=function, arguments=tuple(arguments), initial=initial
+        )
 
 
 def _attributes(attrs: Any) -> Hashable:

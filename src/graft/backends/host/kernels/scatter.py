@@ -1,8 +1,9 @@
-"""Changed copies of tensors: `scatter_elements` and `scatter_nd`, whatever the sizes; unpooling.
+"""Changed tensors: `scatter_elements` and `scatter_nd`, whatever the sizes; unpooling.
 
-The threads copy the data together and then share what the updates leave independent of each other:
-all places along the axes that are not named by positions. Updates that may meet come in order. A
-position outside the tensor changes nothing, since a loop cannot raise an error.
+The result holds the data when the kernel is called. The threads share what the updates leave
+independent of each other: all places along the axes that are not named by positions. Updates that
+may meet come in order. A position outside the tensor changes nothing, since a loop cannot raise an
+error.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Stores
 from graft.backends.host.kernel_template import Plan, node_kernel
-from graft.backends.host.kernels.writing import Writer, clear_run, copy_run, node_plan
+from graft.backends.host.kernels.writing import Writer, clear_run, node_plan
 from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim, product
 from graft.base.dtypes import DType
@@ -47,11 +48,12 @@ _LOGICAL = {
 
 @node_kernel("scatter_elements", "scatter_nd")
 def scatter(group: Group, stores: Stores, target: Target) -> Plan | Refusal:
-    """A copy of a tensor with updates at indices that are data."""
+    """A tensor with updates at indices that are data."""
     node = group.node
     if node.op.name == "scatter_nd" and not isinstance(shape_of(node.args[1])[-1], int):
         return Refusal("how many axes a position names is known only from data")
-    return node_plan(group, stores, lambda writer: _Scatter(writer, target).write())
+    data = node.args[0]
+    return node_plan(group, stores, lambda writer: _Scatter(writer, target).write(), data)
 
 
 @node_kernel(*(f"nn.max_unpool{rank}d" for rank in RANKS))
@@ -75,11 +77,11 @@ def _write_unpool(writer: Writer, target: Target) -> None:
 
 
 class _Scatter:
-    """Writes the copy and the loops over updates."""
+    """Writes the loops over updates."""
 
     def __init__(self, writer: Writer, target: Target) -> None:
         self._writer, self._code, self._node = writer, writer.code, writer.group.node
-        self._data, self._indices, self._updates = map(writer.present_operand, range(3))
+        self._indices, self._updates = map(writer.present_operand, (1, 2))
         self._result = writer.result(0)
         self._lanes = target.lanes(self._result.dtype)
         self._reduction = self._node.attrs.reduction
@@ -95,8 +97,6 @@ class _Scatter:
         if self._is_total:
             self._in_totals(update)
         else:
-            copy = copy_run(self._data, self._result, self._size, self._lanes, tag="_copied")
-            self._code.emit(copy, Barrier())
             update(LoopKind.PARALLEL)
 
     def _in_totals(self, update: Callable[[LoopKind], None]) -> None:
@@ -104,7 +104,7 @@ class _Scatter:
         code = self._code
         with code.one_thread(), code.memory(self._totals):
             with code.loop("begun", self._size) as at:
-                code.store(self._totals, at, cast(DType.FLOAT32, load(self._data, at)))
+                code.store(self._totals, at, cast(DType.FLOAT32, load(self._result, at)))
             update(LoopKind.SERIAL)
             with code.loop("ended", self._size) as at:
                 code.store(self._result, at, cast(self._result.dtype, load(self._totals, at)))

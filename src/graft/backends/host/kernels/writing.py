@@ -7,7 +7,7 @@ statements in `code`. The kernel is called with the extents that these mention.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from graft.backends.host.group import Group
 from graft.backends.host.kernel import Kernel, Parameters, Stores
@@ -66,24 +66,27 @@ class Writer(Parameters):
         return Term(self.extents.expr(dim))
 
 
-def node_plan(group: Group, stores: Stores, write: Callable[[Writer], None]) -> Plan:
-    """The plan of a node's kernel, whose code `write` puts down."""
+def node_plan(
+    group: Group, stores: Stores, write: Callable[[Writer], None], initial: Value | None = None
+) -> Plan:
+    """The plan of a node's kernel, whose code `write` puts down; of one that changes a part of its
+    result only, `initial` is what that holds before."""
 
     def plan() -> Kernel:
         writer = Writer(group, stores)
         write(writer)
-        return writer.kernel(writer.code.statement())
+        return replace(writer.kernel(writer.code.statement()), initial=initial)
 
     return plan
 
 
-def copy_run(source: Buffer, target: Buffer, run: Term, lanes: int, tag: str = "") -> Stmt:
+def copy_run(source: Buffer, target: Buffer, run: Term, lanes: int) -> Stmt:
     """Copy `run` neighbouring elements in chunks, which the threads share."""
 
     def copied(at: Term, width: int) -> Stmt:
         return store_vector(target, at, vector(source, at, width))
 
-    return _in_chunks(copied, run, lanes, tag)
+    return _in_chunks(copied, run, lanes)
 
 
 def clear_run(target: Buffer, run: Term, lanes: int) -> Stmt:
@@ -96,7 +99,7 @@ def clear_run(target: Buffer, run: Term, lanes: int) -> Stmt:
     return _in_chunks(cleared, run, lanes, "_cleared")
 
 
-def _in_chunks(written: Callable[[Term, int], Stmt], run: Term, lanes: int, tag: str) -> Stmt:
+def _in_chunks(written: Callable[[Term, int], Stmt], run: Term, lanes: int, tag: str = "") -> Stmt:
     """`written` from each index on for as many elements as it is told, over `run` elements."""
     code, length = StatementBuilder(), lanes * CHUNK_VECTORS
     with code.parallel(f"job{tag}", (run + (length - 1)) // length) as job:

@@ -160,6 +160,7 @@ class _Assembler:
         self.storages.update((value, joint.storage) for value, joint in self.joints.items())
         self.buffers: dict[Value, dict[Storage, HostBuffer]] = {}
         self.repacked: dict[tuple[Value, str], Slot] = {}  # by tensor and function
+        self.computed: set[Value] = set()  # by kernels
         self.outputs = _output_roots(graph)
         for number, value in enumerate(graph.inputs):
             self.buffers[value] = {row_major(value).users: Input(number)}
@@ -211,9 +212,11 @@ class _Assembler:
         """The kernel of a group; the evaluator for a node that has none."""
         group = self.layout.groups[node]
         stores = self.operand_stores(group)
-        stores.update((value, self.destination(value)[0]) for value in node.outputs)
+        stores.update((value, self.result_storage(value)) for value in node.outputs)
         kernel = self.kernels.kernel(group, stores)
         if isinstance(kernel, Kernel):
+            if kernel.initial is not None:
+                self.begin(node, kernel.initial)
             self.native(group, kernel, stores)
         elif len(group.nodes) > 1 or any(storage.block for storage in stores.values()):
             # fusion and layout choice have asked the same templates
@@ -279,17 +282,38 @@ class _Assembler:
         """A storage in which a value exists, preferably a blocked one."""
         return max(self.buffers[value], key=lambda storage: storage.block)
 
+    def result_storage(self, value: Value) -> Storage:
+        """The storage of a result."""
+        storage = self.storages[value]
+        return storage.users if self.is_direct(value) else storage
+
+    def is_direct(self, value: Value) -> bool:
+        """Whether a result is computed right into an output."""
+        return value in self.outputs and not self.storages[value].block
+
     def destination(self, value: Value) -> tuple[Storage, HostBuffer]:
         """The storage and buffer of a result."""
-        storage = self.storages[value]
-        direct = value in self.outputs and not storage.block
-        storage = storage.users if direct else storage
+        storage = self.result_storage(value)
         buffers = self.buffers.setdefault(value, {})
         if storage not in buffers:
+            is_direct = self.is_direct(value)
             buffers[storage] = (
-                Output(self.outputs[value]) if direct else self.memory(value, storage)
+                Output(self.outputs[value]) if is_direct else self.memory(value, storage)
             )
         return storage, buffers[storage]
+
+    def begin(self, node: Node, initial: Value) -> None:
+        """Let a node's result begin as an operand: in the operand's memory if nothing else reads
+        that, else as a copy."""
+        result = node.output
+        storage, buffer = self.in_rows(initial)
+        is_own = self.is_direct(result) or result in self.joints
+        is_free = self.joins.dies(initial, node) and self.joins.root(initial) in self.computed
+        same = storage.nbytes == self.result_storage(result).nbytes
+        if isinstance(buffer, Slot) and same and is_free and not is_own:
+            self.buffers[result] = {self.result_storage(result): buffer}
+        else:
+            self.copy(initial, storage, buffer, self.destination(result)[1])
 
     def memory(self, value: Value, storage: Storage) -> Slot | Part:
         """A slot, or a part of the slot of the concatenation that the value is an operand of."""
@@ -301,6 +325,9 @@ class _Assembler:
         return part_of(whole, joint.offset, storage.static_bytes)
 
     def native(self, group: Group, kernel: Kernel, stores: Mapping[Value, Storage]) -> None:
+        for value in group.node.outputs:
+            self.destination(value)
+        self.computed.update(group.node.outputs)
         buffers = tuple(self.argument(argument, stores) for argument in kernel.arguments)
         symbol = self.assembly.symbol(kernel.function)
         step = NativeStep(symbol, buffers, group.label, kernel.work, group.node, kernel.scalars)
@@ -376,16 +403,17 @@ class _Assembler:
             self.buffers[value][users] = Output(number)
             self.relayout(value, source, users)
         else:
-            self.copy(value, storage, buffer, number)
+            # an output that is an input, a constant or another output as well
+            assert buffer is not None
+            self.copy(value, storage, buffer, Output(number))
 
-    def copy(self, value: Value, storage: Storage, buffer: HostBuffer | None, number: int) -> None:
-        """An output that is an input, a constant or another output as well."""
-        assert buffer is not None
+    def copy(self, value: Value, storage: Storage, source: HostBuffer, target: HostBuffer) -> None:
+        """Copy a value to other memory."""
         extents = Extents()
         function = copied(storage.nbytes, extents)
         step = NativeStep(
             self.assembly.symbol(function),
-            (buffer, Output(number)),
+            (source, target),
             f"copy {value.name}",
             Work(bytes=2 * storage.nbytes),
             None,
