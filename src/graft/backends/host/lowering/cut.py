@@ -3,6 +3,9 @@
 A graph enters; out come parts in the order in which they run. A native part is a set of nodes whose
 sizes are all known when it starts: it becomes a segment. Between native parts are single nodes:
 those with data-dependent sizes, control flow, and nodes without native code.
+
+Tensors computed from constants alone, such as zeros to be updated, are left to the segment of their
+first reader: there they need memory for as long as they are read, and can be changed in place.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ class _Cutter:
         self._bound: set[str] = {*graph.input_symbols, *inherited}
         self._to_come: set[str] = set()
         self._is_native = is_native
+        self._graph = graph
+        self._returned = set(graph.outputs)
 
     def parts(self) -> list[GraphPart]:
         """All single nodes that can run, then as large a native part as can be, and so on.
@@ -61,8 +66,36 @@ class _Cutter:
             known = frozenset(self._bound)
             nodes = self._take_ready(self._fits)
             if nodes:
+                early = self._early(nodes)
+                if singles or len(early) < len(nodes):
+                    nodes = self._put_back(nodes, early)
+            if nodes:
                 parts.append(GraphPart(tuple(nodes), True, known))
         return parts
+
+    def _early(self, nodes: Sequence[Node]) -> set[Node]:
+        """Those nodes of a native part that read constants alone and that only later parts read."""
+        sources = set(self._graph.constants)
+        candidates: list[Node] = []
+        for node in nodes:
+            if sources.issuperset(node.args):
+                sources.update(node.outputs)
+                candidates.append(node)
+        present, early = set(nodes), set[Node]()
+        for node in reversed(candidates):
+            users = [user for value in node.outputs for user in self._graph.users.get(value, ())]
+            is_late = all(
+                user in early or (user not in present and self._is_native(user)) for user in users
+            )
+            if is_late and not self._returned.intersection(node.outputs):
+                early.add(node)
+        return early
+
+    def _put_back(self, nodes: Sequence[Node], early: set[Node]) -> list[Node]:
+        """Let some of the nodes wait again; returns the other ones."""
+        self._waiting = [*(node for node in nodes if node in early), *self._waiting]
+        self._available.difference_update(value for node in early for value in node.outputs)
+        return [node for node in nodes if node not in early]
 
     def _fits(self, node: Node) -> bool:
         """Whether a node's sizes are all known."""
