@@ -221,6 +221,22 @@ def gather(s: Sketch) -> None:
         s.add("gather", x, indices, axis=axis, bound=s.bound(x))
 
 
+def slices(s: Sketch) -> None:
+    """Gathered or scattered by an index per slice, repeated over its elements."""
+    x = tensor_of(s, 1)
+    axis, count = axis_of(s, x), s.number(0, 3)
+    if not x.tensor.is_static or 0 in (x.shape or ()) or x.dtype is DType.STRING:
+        return
+    shape = [dim for dim in x.shape or () if isinstance(dim, int)]
+    places = np.random.default_rng(s.seed()).integers(-shape[axis], shape[axis], count)
+    own = [1] * len(shape)
+    own[axis] = shape[axis] = count
+    indices = s.add("broadcast_to", s.constant(places.reshape(own)), shape=shape)
+    gathered = s.add("gather", x, indices, axis=axis, bound=s.bound(x))
+    if s.chance(2):
+        s.add("scatter_elements", x, indices, gathered, axis=axis, bound=s.bound(x))
+
+
 def reduction(s: Sketch) -> None:
     dtypes = (*data.WIDE_FLOATS, *data.SIGNED, *data.UNSIGNED)
     x = any_value(s, dtypes, always)
@@ -361,6 +377,7 @@ EMITTERS = (
     repeat,
     take,
     gather,
+    slices,
     reduction,
     reduction,
     arg_extreme,

@@ -98,6 +98,14 @@ def test_tuples(length: int, reduction: str) -> None:
     check(build, *({"n": n} for n in (0, 1, 10)), draw=positions(3))
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("width", [63, 65, 256, 3001])
+def test_threads_share_wide_slices(width: int, reduction: str) -> None:
+    """Several updates of a slice come in order, however many threads there are."""
+    build = tuples((4, width), 1, reduction=reduction)
+    check(build, *({"n": n} for n in (0, 9)), draw=positions(4))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tuples_of_every_dtype(dtype: str) -> None:
     check(tuples((4, 700), 1, dtype, reduction="add"), {"n": 9}, draw=positions(4))

@@ -2,8 +2,8 @@
 
 The result holds the data when the kernel is called. The threads share what the updates leave
 independent of each other: all places along the axes that are not named by positions. Updates that
-may meet come in order. A position outside the tensor changes nothing, since a loop cannot raise an
-error.
+may meet come in order, whatever the number of threads. A position outside the tensor changes
+nothing, since a loop cannot raise an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graft.backends.host.storage import shape_of
 from graft.base.dims import Dim, product
 from graft.base.dtypes import DType
 from graft.llvm.types import SMALL_FLOATS
-from graft.loop.build import Term, binary, cast, load, minimum, select, term
+from graft.loop.build import Term, binary, cast, load, maximum, minimum, select, term
 from graft.loop.ir import INDEX, Barrier, BinaryKind, LoopKind
 from graft.loop.statements import scratch, store_vector, vector
 from graft.ops.window import RANKS
@@ -27,9 +27,10 @@ from graft.rewrite.rule import Refusal
 from graft.target.target import Target
 
 _CHUNK = 256  # neighbouring elements that a thread updates at a time
-# Bytes of a slice that a thread updates with all tuples: as few as hide the reading of the tuples,
-# so that there are jobs for all threads.
+# Bytes of a slice that a job updates with all tuples: each core's share of it in whole cache lines,
+# but at least as many as hide the reading of the tuples.
 _SLICE_BYTES = 256
+_LINE_BYTES = 64
 
 _KINDS = {
     "add": BinaryKind.ADD,
@@ -83,7 +84,7 @@ class _Scatter:
         self._writer, self._code, self._node = writer, writer.code, writer.group.node
         self._indices, self._updates = map(writer.present_operand, (1, 2))
         self._result = writer.result(0)
-        self._lanes = target.lanes(self._result.dtype)
+        self._lanes, self._cores = target.lanes(self._result.dtype), target.machine.cores
         self._reduction = self._node.attrs.reduction
         dtype = self._result.dtype
         # Totals of small floats would lose most of what is added to them.
@@ -157,7 +158,7 @@ class _Scatter:
         length = indices[-1]
         assert isinstance(length, int)
         size, tuples = writer.dim(product(shape[length:])), writer.dim(product(indices[:-1]))
-        chunk = _SLICE_BYTES * 8 // max(self._result.dtype.bits, 8)
+        chunk = code.let("chunk", self._chunk(size))
         with (
             code.loop("job", (size + (chunk - 1)) // chunk, kind=kind) as job,
             code.loop("iteration", tuples) as iteration,
@@ -170,6 +171,14 @@ class _Scatter:
                 place = place * extent + position
             start = code.let("slice", place * size + first)
             self._update_run(start, iteration * size + first, minimum(size - first, chunk))
+
+    def _chunk(self, size: Term) -> Term:
+        """Neighbouring elements of slices of some size that a job updates."""
+        least, line = (
+            count * 8 // max(self._result.dtype.bits, 8) for count in (_SLICE_BYTES, _LINE_BYTES)
+        )
+        lines = (size + (self._cores * line - 1)) // (self._cores * line)
+        return maximum(lines * line, least)
 
     def _update_run(self, start: Term, source: Term, count: Term) -> None:
         """Neighbouring elements: vectors, and what is left of them."""
