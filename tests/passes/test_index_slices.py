@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.passes.checking import graph_of, operators, run_pass
 
-from graft.base.dims import AnyDim, symbol
+from graft.base.dims import Dim, evaluate_dim, symbol
 from graft.base.dtypes import Array
 from graft.base.errors import EvaluationError
 from graft.ir.builder import Builder
@@ -19,7 +19,7 @@ from graft.ir.types import tensor
 from graft.passes.eliminate_dead_code import eliminate_dead_code
 from graft.passes.index_slices import index_slices
 
-Shape = Sequence[AnyDim]
+Shape = Sequence[Dim]
 ROWS, N, WIDTH = symbol("rows"), symbol("n"), symbol("width")
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 
@@ -49,8 +49,7 @@ def gather(data: Shape, own: Shape, extents: Shape, axis: int = 0) -> Graph:
 def expand(g: Builder, op: str, indices: Value, extents: Shape) -> Value:
     if op == "broadcast_to":
         return g(op, indices, shape=extents)
-    own = indices.shape or ()
-    repeats = [1 if a == b else b for a, b in zip(own, extents, strict=True)]
+    repeats = [1 if a == b else b for a, b in zip(indices.shape or (), extents, strict=True)]
     return g("tile", indices, reps=repeats)
 
 
@@ -106,8 +105,9 @@ def test_gathers_along_any_axis(
     data: Shape, own: Shape, extents: Shape, axis: int, count: int
 ) -> None:
     graph = gather(data, own, extents, axis)
-    sizes = {ROWS: 5, N: count}
-    shape, places = ([sizes.get(dim, dim) for dim in dims] for dims in (data, own))  # type: ignore[call-overload]
+    shape, places = (
+        [evaluate_dim(dim, {"rows": 5, "n": count}) for dim in dims] for dims in (data, own)
+    )
     inputs = numbers(shape), np.random.default_rng(0).integers(-5, 5, places)
     assert simplified(graph, inputs) == ["reshape", "take"]
 

@@ -74,11 +74,14 @@ class _Cutter:
         return parts
 
     def _early(self, nodes: Sequence[Node]) -> set[Node]:
-        """Those nodes of a native part that read constants alone and that only later parts read."""
+        """Those nodes of a native part that read constants alone, beside sizes and the like, and that
+        only later parts read."""
         sources = set(self._graph.constants)
         candidates: list[Node] = []
         for node in nodes:
-            if sources.issuperset(node.args):
+            parameters = {position for position, _ in node.op.alternatives}  # as a shape is
+            operands = (v for n, v in enumerate(node.inputs) if v and n not in parameters)
+            if sources.issuperset(operands):
                 sources.update(node.outputs)
                 candidates.append(node)
         present, early = set(nodes), set[Node]()
