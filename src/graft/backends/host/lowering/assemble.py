@@ -212,11 +212,11 @@ class _Assembler:
         """The kernel of a group; the evaluator for a node that has none."""
         group = self.layout.groups[node]
         stores = self.operand_stores(group)
-        stores.update((value, self.result_storage(value)) for value in node.outputs)
+        stores.update((value, _result_storage(self, value)) for value in node.outputs)
         kernel = self.kernels.kernel(group, stores)
         if isinstance(kernel, Kernel):
             if kernel.initial is not None:
-                self.begin(node, kernel.initial)
+                _begin(self, node, kernel.initial)
             self.native(group, kernel, stores)
         elif len(group.nodes) > 1 or any(storage.block for storage in stores.values()):
             # fusion and layout choice have asked the same templates
@@ -282,38 +282,17 @@ class _Assembler:
         """A storage in which a value exists, preferably a blocked one."""
         return max(self.buffers[value], key=lambda storage: storage.block)
 
-    def result_storage(self, value: Value) -> Storage:
-        """The storage of a result."""
-        storage = self.storages[value]
-        return storage.users if self.is_direct(value) else storage
-
-    def is_direct(self, value: Value) -> bool:
-        """Whether a result is computed right into an output."""
-        return value in self.outputs and not self.storages[value].block
-
     def destination(self, value: Value) -> tuple[Storage, HostBuffer]:
         """The storage and buffer of a result."""
-        storage = self.result_storage(value)
+        storage = _result_storage(self, value)
         buffers = self.buffers.setdefault(value, {})
         if storage not in buffers:
-            is_direct = self.is_direct(value)
             buffers[storage] = (
-                Output(self.outputs[value]) if is_direct else self.memory(value, storage)
+                Output(self.outputs[value])
+                if _is_direct(self, value)
+                else self.memory(value, storage)
             )
         return storage, buffers[storage]
-
-    def begin(self, node: Node, initial: Value) -> None:
-        """Let a node's result begin as an operand: in the operand's memory if nothing else reads
-        that, else as a copy."""
-        result = node.output
-        storage, buffer = self.in_rows(initial)
-        is_own = self.is_direct(result) or result in self.joints
-        is_free = self.joins.dies(initial, node) and self.joins.root(initial) in self.computed
-        same = storage.nbytes == self.result_storage(result).nbytes
-        if isinstance(buffer, Slot) and same and is_free and not is_own:
-            self.buffers[result] = {self.result_storage(result): buffer}
-        else:
-            self.copy(initial, storage, buffer, self.destination(result)[1])
 
     def memory(self, value: Value, storage: Storage) -> Slot | Part:
         """A slot, or a part of the slot of the concatenation that the value is an operand of."""
@@ -420,6 +399,32 @@ class _Assembler:
             extents.passed(function),
         )
         self.assembly.steps.append(step)
+
+
+def _is_direct(assembler: _Assembler, value: Value) -> bool:
+    """Whether a result is computed right into an output."""
+    return value in assembler.outputs and not assembler.storages[value].block
+
+
+def _result_storage(assembler: _Assembler, value: Value) -> Storage:
+    """The storage that a result is computed in."""
+    storage = assembler.storages[value]
+    return storage.users if _is_direct(assembler, value) else storage
+
+
+def _begin(assembler: _Assembler, node: Node, initial: Value) -> None:
+    """Let a node's result begin as an operand: in the operand's memory if nothing else reads that,
+    else as a copy."""
+    result, joins = node.output, assembler.joins
+    storage, buffer = assembler.in_rows(initial)
+    target = _result_storage(assembler, result)
+    has_place = _is_direct(assembler, result) or result in assembler.joints
+    is_free = joins.dies(initial, node) and joins.root(initial) in assembler.computed
+    fits = isinstance(buffer, Slot) and storage.nbytes == target.nbytes
+    if fits and is_free and not has_place:
+        assembler.buffers[result] = {target: buffer}
+    else:
+        assembler.copy(initial, storage, buffer, assembler.destination(result)[1])
 
 
 def _as_rows(assembler: _Assembler, value: Value) -> None:

@@ -74,8 +74,8 @@ class _Cutter:
         return parts
 
     def _early(self, nodes: Sequence[Node]) -> set[Node]:
-        """Those nodes of a native part that read constants alone, beside sizes and the like, and that
-        only later parts read."""
+        """Those nodes of a native part that only later parts read, and that read constants alone
+        beside sizes and the like."""
         sources = set(self._graph.constants)
         candidates: list[Node] = []
         for node in nodes:
