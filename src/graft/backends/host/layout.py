@@ -190,12 +190,12 @@ def _kernel_candidates(group: Group, context: _Context) -> Iterator[LayoutCandid
     if chain_templates(group):  # which are for images in blocks
         return
     cost = 0.0 if is_view(group.node) else row_major_cost(group, target)
-    in_blocks = next((blocks for blocks, _ in layouts_for(group, 0, target)), {})
-    rows = (
-        context.requirement(group.outer(value), in_blocks.get(value, (0,)))
-        for value in group.images()
-    )
-    yield LayoutCandidate(0, cost, tuple(rows))
+    for operands, price in (*layouts_for(group, 0, target), ({}, cost)):
+        required = (
+            context.requirement(group.outer(value), operands.get(value, (0,)))
+            for value in group.images()
+        )
+        yield LayoutCandidate(0, price, tuple(required))
 
 
 def _renaming(moved: ChannelsLast, context: _Context) -> LayoutCandidate:

@@ -35,7 +35,7 @@ from graft.backends.host.kernels.images.resize import image_resize
 from graft.backends.host.kernels.inverted_residual import inverted_residual
 from graft.backends.host.kernels.linear_attention import linear_attention
 from graft.backends.host.kernels.recurrence import recurrence
-from graft.backends.host.kernels.roi_align import roi_align
+from graft.backends.host.kernels.roi_align import blocked_roi_align, roi_align
 from graft.backends.host.kernels.scatter import max_unpool, scatter
 from graft.backends.host.kernels.search import distinct, nonzero
 from graft.backends.host.kernels.selection import topk
@@ -67,7 +67,7 @@ TEMPLATES: tuple[KernelTemplate, ...] = (
         nonzero,
         recurrence,
     ),
-    *(roi_align, scatter, sizes, suppression, topk),
+    *(blocked_roi_align, roi_align, scatter, sizes, suppression, topk),
     expression,
 )
 

@@ -207,7 +207,7 @@ class _Image:
         ]
         to_blocks = bool(self.target.block)
         read, written = (rows, pixels) if to_blocks else (pixels, rows)
-        parts = _transposed([named(Load(source, at)) for at in read], named)
+        parts = transposed([named(Load(source, at)) for at in read], named)
         stores: list[Stmt] = [
             Store(target, at, part) for at, part in zip(written, parts, strict=True)
         ]
@@ -290,7 +290,7 @@ class _Words(_Image):
         return wide
 
 
-def _transposed(vectors: list[Expr], named: Callable[[Expr], Expr]) -> list[Expr]:
+def transposed(vectors: list[Expr], named: Callable[[Expr], Expr]) -> list[Expr]:
     """As many vectors as one has lanes, with lanes for vectors: a perfect shuffle of halves, as
     often as the number of lanes can be halved."""
     half = len(vectors) // 2
