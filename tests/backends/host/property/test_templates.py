@@ -80,8 +80,8 @@ def test_template(name: str) -> None:
     assert tally.interpreted >= LEAST_INTERPRETED, tally
 
 
-# Chains of convolutions are for known sizes; they, windows over bytes and the windows of deformable
-# convolutions (`test_deformable.py`) have tests of their own.
+# Chains of convolutions are for known sizes; they, windows over bytes, boxes (`test_roi_align.py`)
+# and the windows of deformable convolutions (`test_deformable.py`) have tests of their own.
 IMAGES = [
     one.name
     for one in TEMPLATES
@@ -89,7 +89,7 @@ IMAGES = [
 ]
 assert {one.name for one in TEMPLATES if one.layout is Layout.BLOCKED} - {*IMAGES} == {
     *("depthwise_bytes", "depthwise_project", "expand_depthwise", "inverted_residual"),
-    "blocked_windows",
+    *("blocked_roi_align", "blocked_windows"),
 }
 IMAGES.append("relayout")
 UNKNOWN_AXES = st.sampled_from([(0,), (2,), (3,), (2, 3), (0, 2, 3)])
