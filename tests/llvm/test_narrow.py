@@ -29,12 +29,15 @@ def numbers() -> Array:
 
 
 def check(source: str, target: str, data: Array, **attrs: Any) -> None:
+    """Exact, but that denormal float32 count as zero unless accuracy is strict; the least power of
+    two that an exponent alone holds is one."""
+    accuracy = "strict" if DType.FLOAT8E8M0FNU in (source, target) else "default"
     builder = Builder()
     given = builder.input("x", TensorType(DType(source), data.shape))
     graph = builder.build(builder("cast", given, dtype=DType(target), **attrs))
     with np.errstate(all="ignore"):
         (wanted,) = evaluate(graph, [data])
-        (found,) = graft.compile(graph, strict=True).run(None, {"x": data})
+        (found,) = graft.compile(graph, strict=True, accuracy=accuracy).run(None, {"x": data})
         both_nan = np.isnan(wanted.astype(np.float32)) & np.isnan(found.astype(np.float32))
     assert found.dtype == wanted.dtype
     bits = f"u{wanted.dtype.itemsize}"

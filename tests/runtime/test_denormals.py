@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 import graft
-from graft.base.dtypes import Array
+from graft.base.dtypes import Array, DType
 from graft.ir.builder import Builder
+from graft.ir.evaluate import evaluate
 from graft.ir.graph import Graph
 from graft.ir.types import tensor
+from graft.llvm.narrow import FORMATS
+from graft.target.target import host_target, named_target
 
 COUNT = 1 << 20  # that two threads share
 TINY = np.float32(1e-40)
@@ -46,6 +49,32 @@ def test_denormals_are_zeros(threads: int) -> None:
 def test_strict_programs_keep_denormals(threads: int) -> None:
     for result, one in zip(results("strict", threads), LEAST.values(), strict=True):
         assert (result == one + one).all()
+
+
+@pytest.mark.parametrize("dtype", [*FORMATS, DType.FLOAT8E8M0FNU])
+@pytest.mark.parametrize("target", ["host", "x86-64"])
+def test_narrow_floats_are_widened_exactly(dtype: DType, target: str) -> None:
+    """Their own denormal numbers are normal ones in float32, but for one of an exponent alone."""
+    if not set(named_target(target).features) <= set(host_target().features):
+        pytest.skip(f"this machine cannot run code for {target}")
+    kind = np.uint16 if dtype is DType.FLOAT16 else np.uint8
+    data = np.arange(1 << dtype.bits).astype(kind).view(dtype.numpy)
+    build = Builder()
+    graph = build.build(build("cast", build.input("x", tensor(dtype, len(data))), dtype="float32"))
+    (result,) = graft.compile(graph, machine=target).run(None, {"x": data})
+    np.testing.assert_array_equal(result, data.astype(np.float32))
+
+
+@pytest.mark.parametrize("round_mode", ["up", "down", "nearest"])
+def test_zeros_become_the_least_power_of_two(round_mode: str) -> None:
+    data = np.array([0.0, -0.0, 2.0**-126, 1.5 * 2.0**-126, 3e38, np.nan, -1.0], np.float32)
+    build = Builder()
+    x = build.input("x", tensor("float32", len(data)))
+    exponents = build("cast", x, dtype=DType.FLOAT8E8M0FNU, round_mode=round_mode)
+    graph = build.build(exponents)
+    (result,) = graft.compile(graph).run(None, {"x": data})
+    (expected,) = evaluate(graph, [data])
+    np.testing.assert_array_equal(result.view(np.uint8), expected.view(np.uint8))
 
 
 def test_the_caller_keeps_denormals() -> None:

@@ -61,9 +61,12 @@ def widen_narrow(builder: Builder, value: Value, dtype: DType) -> Value:
     form = FORMATS[dtype]
     size = bits & ((1 << form.bits) - 1)
     sign = (bits & (1 << form.bits)) << (31 - form.bits)
-    # The exponent is moved by a multiplication, which normalises small numbers on the way.
-    small = (size << (23 - form.fraction)).to("bitcast", "float")
-    result = (small * 2.0 ** (127 - form.bias)).to("bitcast", "i32")
+    normal = (size << (23 - form.fraction)) + ((127 - form.bias) << 23)
+    # Subnormal numbers are integers times a power of two. As float32 with the same bits they would
+    # be subnormal, too, which programs take for zero.
+    scale = 2.0 ** (1 - form.bias - form.fraction)
+    small = (size.to("sitofp", "float") * scale).to("bitcast", "i32")
+    result = small.where(size.test("ult", 1 << form.fraction), normal)
     if form.has_infinity:
         special = result | _INFINITY
         result = special.where(size.test("ugt", form.largest), result)

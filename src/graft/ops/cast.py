@@ -18,7 +18,7 @@ from graft.base.errors import EvaluationError
 from graft.ir.attrs import Attrs
 from graft.ir.op import Kind
 from graft.ir.types import TensorType, Type
-from graft.loop.build import Term, cast, maximum, minimum, select
+from graft.loop.build import Term, call, cast, maximum, minimum, select
 from graft.ops.pointwise import pointwise
 from graft.ops.rules import operator, require
 
@@ -144,7 +144,9 @@ _POWERS = 2.0**-127, 2.0**127
 def _to_power(attrs: CastAttrs, x: Term) -> Term:
     """The power of two next to a number in a direction, as float8_e8m0fnu; saturated."""
     wide = x if x.dtype is DType.FLOAT64 else cast(DType.FLOAT32, x)
-    clamped = minimum(maximum(wide, _POWERS[0]), _POWERS[1])
+    # The least power is a denormal float32, and those may count as zero: of either sign, hence the
+    # absolute value.
+    clamped = minimum(maximum(call("abs", wide), _POWERS[0]), _POWERS[1])
     near = cast(wide.dtype, cast(attrs.dtype, clamped))
     match attrs.round_mode:
         case "up":
