@@ -78,7 +78,7 @@ def compile(
     - `strict`: refuse to run any operator on the reference evaluator.
     - `threads`: threads of native code, and of backends that take a number; default one per core.
     - `machine`: the machine to generate code for; another one's can be saved, but may not run here.
-    - `accuracy`: "strict" rules out Winograd's algorithm and the like, and keeps denormal floats.
+    - `accuracy`: "strict" rules out Winograd's algorithm and the like, and keeps denormal results.
     - `precision`: "int8" quantises all layers that support it, "auto" those that pay off within
       `budget`; "bf16" and "fp16" compute in 16 bits what is faster so.
     - `data`: a folder or an iterable of samples to calibrate on, or "random".

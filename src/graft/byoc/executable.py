@@ -26,7 +26,7 @@ from graft.target.target import HOST
 class Accuracy(Enum):
     """The required accuracy of results."""
 
-    # Algorithms with a stated bound on their rounding are allowed, and denormals are zeros.
+    # Algorithms with a stated bound on their rounding are allowed, and denormal results are zeros.
     DEFAULT = "default"
     STRICT = "strict"  # sums are what the operator's definition adds up, in some order
 

@@ -83,7 +83,7 @@ def add_accuracy_argument(parser: argparse._ActionsContainer) -> None:
         "--accuracy",
         choices=ACCURACIES,
         help="strict excludes algorithms that trade accuracy for speed (Winograd, Strassen), and "
-        "keeps denormal floats, which are zeros by default",
+        "keeps denormal results, which are zeros by default",
     )
 
 

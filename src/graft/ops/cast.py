@@ -144,8 +144,8 @@ _POWERS = 2.0**-127, 2.0**127
 def _to_power(attrs: CastAttrs, x: Term) -> Term:
     """The power of two next to a number in a direction, as float8_e8m0fnu; saturated."""
     wide = x if x.dtype is DType.FLOAT64 else cast(DType.FLOAT32, x)
-    # The least power is a denormal float32, and those may count as zero: of either sign, hence the
-    # absolute value.
+    # The least power is a denormal float32, and programs have zeros for such results: it is
+    # compared, but never computed.
     clamped = minimum(maximum(call("abs", wide), _POWERS[0]), _POWERS[1])
     near = cast(wide.dtype, cast(attrs.dtype, clamped))
     match attrs.round_mode:
@@ -154,7 +154,7 @@ def _to_power(attrs: CastAttrs, x: Term) -> Term:
         case "down":
             power = select(near > clamped, near * 0.5, near)
         case _:
-            power = select(clamped >= near * 1.5, near * 2.0, near)
+            power = select((clamped - near) * 2.0 >= near, near * 2.0, near)
     return cast(attrs.dtype, select(wide < 0.0, float("nan"), power))
 
 

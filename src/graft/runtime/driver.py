@@ -25,7 +25,7 @@ from graft.runtime.driver_segments import segments_text
 @dataclass(frozen=True, slots=True)
 class _Architecture:
     """What differs between processors: the number of Linux's futex call, how to pause, and how to
-    compute with zeros for denormal floats and to undo that."""
+    let denormal results be zeros and to undo that, where denormal operands are slow."""
 
     futex: int
     pause: str
@@ -45,7 +45,7 @@ declare void @llvm.x86.sse.ldmxcsr(ptr)""",
         flush="""%modes = alloca i32
   call void @llvm.x86.sse.stmxcsr(ptr %modes)
   %callers.modes = load i32, ptr %modes
-  %own.modes = or i32 %callers.modes, 32832 ; denormal results and operands are zeros
+  %own.modes = or i32 %callers.modes, 32768 ; denormal results are zeros
   store i32 %own.modes, ptr %modes
   call void @llvm.x86.sse.ldmxcsr(ptr %modes)""",
         restore="""store i32 %callers.modes, ptr %modes
@@ -54,13 +54,7 @@ declare void @llvm.x86.sse.ldmxcsr(ptr)""",
     "aarch64": _Architecture(
         98,
         "call void @llvm.aarch64.hint(i32 1)",
-        """declare void @llvm.aarch64.hint(i32)
-declare i64 @llvm.aarch64.get.fpcr()
-declare void @llvm.aarch64.set.fpcr(i64)""",
-        flush="""%callers.modes = call i64 @llvm.aarch64.get.fpcr()
-  %own.modes = or i64 %callers.modes, 16777216 ; denormal results and operands are zeros
-  call void @llvm.aarch64.set.fpcr(i64 %own.modes)""",
-        restore="call void @llvm.aarch64.set.fpcr(i64 %callers.modes)",
+        "declare void @llvm.aarch64.hint(i32)",
     ),
     "riscv64": _Architecture(98, 'fence syncscope("singlethread") seq_cst', features="+m,+a,+c"),
 }
@@ -94,8 +88,8 @@ def driver_object(triple: str, keeps_denormals: bool = False) -> bytes:
 
 
 def driver_text(triple: str, keeps_denormals: bool = False) -> str:
-    """The driver as LLVM IR. Kernels of a driver that does not keep denormals have zeros in their
-    place: Intel's cores take 150 cycles for a product with one."""
+    """The driver as LLVM IR. With one that does not keep denormals, results of kernels that would
+    be denormal are zeros: Intel's cores take 150 cycles for a product with one."""
     name, _, system = triple.partition("-")
     if name not in _ARCHITECTURES or "linux" not in system:
         names = ", ".join(_ARCHITECTURES)
